@@ -1,0 +1,34 @@
+/* rpc.h - JSON-RPC 2.0: parse, dispatch, errors, batches. Knows no transport: messages come in as bytes and are pulled
+ * out as bytes (api/peer.h). docs/protocol.md section 3 is the contract.
+ */
+#ifndef SANDKEEPER_API_RPC_H
+#define SANDKEEPER_API_RPC_H
+
+#include "sandkeeper/api/peer.h"
+#include "sandkeeper/base/buf.h"
+#include "sandkeeper/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct api; /* api/api.h: the sandbox and the options that the methods need */
+struct rpc_session;
+
+/* One client's calls. `peer` outlives the session. NULL when there is no memory. */
+struct rpc_session *rpc_session_open(struct api *api, struct peer *peer, struct error *err);
+
+/* The client has gone: nothing is pulled any more and every call ends. Commands go on. */
+void rpc_session_close(struct rpc_session *session);
+
+/* One whole message of the client. The bytes are the caller's again when it returns. May call peer->ops. */
+void rpc_session_receive(struct rpc_session *session, const char *message, size_t len);
+
+/* Moves the next outgoing message into *out, an initialised buffer with BUF_HEADROOM whose content is replaced (its
+ * memory may be kept and reused: pass the same buffer again). False: nothing to send now, wake() will tell.
+ * Never calls peer->ops; never re-enters the loop. */
+bool rpc_session_pull(struct rpc_session *session, struct buf *out);
+
+/* True when every request received so far has been answered and the answer pulled (POST /rpc ends its answer then). */
+bool rpc_session_idle(const struct rpc_session *session);
+
+#endif

@@ -1,0 +1,71 @@
+/* worker.h - the few threads that may block: they start processes, touch files and read /proc.
+ *
+ * A job goes in on the loop's thread, work() runs on a worker, done() runs on the loop. At rest there is no
+ * thread: they are started when needed, at most 8, and end after 10 s without work. One class of job never takes all of
+ * them (6 at most), so that a hung mount leaves threads for starting processes, and the other way round; spawn jobs go
+ * ahead of file jobs.
+ *
+ * A job that has not come back in time (--file-timeout) is written off: done() is called with JOB_TIMED_OUT, its thread
+ * no longer counts, and the job's memory belongs to the stuck thread, which calls abandon() if it ever comes back. At
+ * most 8 threads may be written off and not back; after that a job of that class is refused with ERROR_BUSY.
+ */
+#ifndef SANDKEEPER_CORE_WORKER_H
+#define SANDKEEPER_CORE_WORKER_H
+
+#include "sandkeeper/base/error.h"
+#include "sandkeeper/base/list.h"
+#include "sandkeeper/core/loop.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct workers;
+
+enum job_class { JOB_SPAWN, JOB_FILE, JOB_CLASSES };
+enum job_end { JOB_DONE, JOB_TIMED_OUT };
+
+struct job_queue;
+struct job;
+struct job {
+  /* Set by the caller before workers_submit(). */
+  enum job_class class;
+  void (*work)(struct job *job);                   /* on a worker; may block; touches only what the job owns */
+  void (*done)(struct job *job, enum job_end end); /* on the loop; after JOB_DONE the job is the caller's again; after
+                                                      JOB_TIMED_OUT it must not be touched once done() returns */
+  void (*abandon)(struct job *job); /* on a worker, after JOB_TIMED_OUT, when work() came back: frees the job */
+
+  /* The worker pool's. */
+  struct workers *workers;
+  struct job_queue *queue;
+  struct list node, queue_node;
+  struct loop_timer timer;
+  bool changes;
+  bool admitted;
+  bool written_off; /* under the pool's lock */
+};
+
+/* Keeps the order of one session's jobs: a job that changes something waits for all before it, and all after it wait for
+ * it; jobs that only read run side by side. The queue's owner may free it when no done() of it is outstanding. */
+struct job_queue {
+  struct list waiting; /* in the order submitted, running ones included */
+  uint32_t length;
+};
+void job_queue_init(struct job_queue *queue);
+
+struct worker_stats {
+  uint32_t threads, busy, written_off, queued;
+};
+
+/* timeout_ns: --file-timeout. NULL and *err without an eventfd. */
+struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error *err);
+
+/* Ends idle threads; a thread stuck in a job is left behind, and what it uses is leaked on purpose. */
+void workers_free(struct workers *workers);
+
+/* Queues a job. `queue` may be NULL; `changes`: it changes something. done() never runs inside this call.
+ * -1 with ERROR_BUSY: 1024 jobs of this class wait, or 8 threads are written off. */
+int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err);
+
+struct worker_stats workers_stats(struct workers *workers);
+
+#endif
