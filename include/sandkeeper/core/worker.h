@@ -5,9 +5,10 @@
  * them (6 at most), so that a hung mount leaves threads for starting processes, and the other way round; spawn jobs go
  * ahead of file jobs.
  *
- * A job that has not come back in time (--file-timeout) is written off: done() is called with JOB_TIMED_OUT, its thread
- * no longer counts, and the job's memory belongs to the stuck thread, which calls abandon() if it ever comes back. At
- * most 8 threads may be written off and not back; after that a job of that class is refused with ERROR_BUSY.
+ * A job that has not come back in time (--file-timeout, counted from its submission) is written off: done() is called
+ * with JOB_TIMED_OUT, its thread no longer counts, and the job's memory belongs to the stuck thread, which calls
+ * abandon() if it ever comes back. At most 8 threads may be written off and not back; then jobs are refused with
+ * ERROR_BUSY.
  */
 #ifndef SANDKEEPER_CORE_WORKER_H
 #define SANDKEEPER_CORE_WORKER_H
@@ -32,7 +33,8 @@ struct job {
   void (*work)(struct job *job);                   /* on a worker; may block; touches only what the job owns */
   void (*done)(struct job *job, enum job_end end); /* on the loop; after JOB_DONE the job is the caller's again; after
                                                       JOB_TIMED_OUT it must not be touched once done() returns */
-  void (*abandon)(struct job *job); /* on a worker, after JOB_TIMED_OUT, when work() came back: frees the job */
+  void (*abandon)(struct job *job); /* after JOB_TIMED_OUT, when work() came back (then on the worker) or was never
+                                       begun (then on the loop): frees the job */
 
   /* The worker pool's. */
   struct workers *workers;
@@ -40,8 +42,7 @@ struct job {
   struct list node, queue_node;
   struct loop_timer timer;
   bool changes;
-  bool admitted;
-  bool written_off; /* under the pool's lock */
+  enum job_state { JOB_WAITING, JOB_READY, JOB_RUNNING, JOB_FINISHED, JOB_WRITTEN_OFF } state;
 };
 
 /* Keeps the order of one session's jobs: a job that changes something waits for all before it, and all after it wait for

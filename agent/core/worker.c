@@ -1,0 +1,326 @@
+#include "sandkeeper/core/worker.h"
+
+#include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/fdutil.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define THREADS_MAX 8
+#define THREADS_PER_CLASS 6
+#define WRITTEN_OFF_MAX 8
+#define WAITING_MAX 1024
+#define IDLE_SECONDS 10
+/* Room for a few paths and libmagic's tables; only what is touched becomes resident. */
+#define STACK_SIZE (512 * 1024)
+
+struct workers {
+  struct loop *loop;
+  int64_t timeout;
+  int event_fd;
+  struct loop_watch watch;
+  uint32_t submitted[JOB_CLASSES]; /* not done yet; the loop's */
+
+  pthread_mutex_t lock;
+  pthread_cond_t work_came;
+  pthread_cond_t thread_left;
+  /* Under the lock. */
+  struct list ready[JOB_CLASSES];
+  struct list finished;
+  uint32_t running[JOB_CLASSES];
+  uint32_t threads, idle, written_off;
+  bool stopping;
+};
+
+/* ---- the threads' side ---- */
+
+static struct job *take_ready(struct workers *workers) {
+  for (int class = 0; class < JOB_CLASSES; class++) {
+    if (workers->running[class] >= THREADS_PER_CLASS || list_is_empty(&workers->ready[class]))
+      continue;
+    struct job *job = LIST_FIRST(&workers->ready[class], struct job, node);
+    list_remove(&job->node);
+    job->state = JOB_RUNNING;
+    workers->running[class]++;
+    return job;
+  }
+  return NULL;
+}
+
+/* Waits for a job; NULL when the thread should end. */
+static struct job *wait_for_job(struct workers *workers) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += IDLE_SECONDS;
+  for (;;) {
+    struct job *job = take_ready(workers);
+    if (job || workers->stopping)
+      return job;
+    workers->idle++;
+    int status = pthread_cond_timedwait(&workers->work_came, &workers->lock, &until);
+    workers->idle--;
+    if (status == ETIMEDOUT)
+      return take_ready(workers);
+  }
+}
+
+/* Hands a job back to the loop. Returns false for one that was written off: this thread no longer counts. */
+static bool give_back(struct workers *workers, struct job *job) {
+  if (job->state == JOB_WRITTEN_OFF) {
+    workers->written_off--;
+    return false;
+  }
+  workers->running[job->class]--;
+  job->state = JOB_FINISHED;
+  bool first = list_is_empty(&workers->finished);
+  list_append(&workers->finished, &job->node);
+  if (first) {
+    uint64_t one = 1;
+    (void)!write(workers->event_fd, &one, sizeof one);
+  }
+  return true;
+}
+
+static void *thread_main(void *arg) {
+  struct workers *workers = arg;
+  pthread_mutex_lock(&workers->lock);
+  struct job *job;
+  while ((job = wait_for_job(workers))) {
+    pthread_mutex_unlock(&workers->lock);
+    job->work(job);
+    pthread_mutex_lock(&workers->lock);
+    if (!give_back(workers, job)) {
+      pthread_mutex_unlock(&workers->lock);
+      job->abandon(job);
+      return NULL;
+    }
+  }
+  workers->threads--;
+  pthread_cond_signal(&workers->thread_left);
+  pthread_mutex_unlock(&workers->lock);
+  return NULL;
+}
+
+static void start_thread(struct workers *workers) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  if (pthread_attr_init(&attributes) != 0)
+    return;
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, STACK_SIZE);
+  /* When no thread can be made the job waits for one that is busy, or for its deadline. */
+  if (pthread_create(&thread, &attributes, thread_main, workers) == 0)
+    workers->threads++;
+  pthread_attr_destroy(&attributes);
+}
+
+/* ---- the loop's side ---- */
+
+void job_queue_init(struct job_queue *queue) {
+  list_init(&queue->waiting);
+  queue->length = 0;
+}
+
+static void make_ready(struct workers *workers, struct job *job) {
+  pthread_mutex_lock(&workers->lock);
+  job->state = JOB_READY;
+  list_append(&workers->ready[job->class], &job->node);
+  if (workers->idle > 0)
+    pthread_cond_signal(&workers->work_came);
+  else if (workers->threads < THREADS_MAX)
+    start_thread(workers);
+  pthread_mutex_unlock(&workers->lock);
+}
+
+/* Lets run what may: from the front, reading jobs together, a changing one alone. */
+static void admit(struct workers *workers, struct job_queue *queue) {
+  bool first = true;
+  LIST_FOREACH(&queue->waiting, node) {
+    struct job *job = LIST_OWNER(node, struct job, queue_node);
+    if (job->changes && !first)
+      return;
+    if (job->state == JOB_WAITING)
+      make_ready(workers, job);
+    if (job->changes)
+      return;
+    first = false;
+  }
+}
+
+static void leave_queue(struct workers *workers, struct job *job) {
+  struct job_queue *queue = job->queue;
+  workers->submitted[job->class]--;
+  loop_timer_stop(workers->loop, &job->timer);
+  if (!queue)
+    return;
+  list_remove(&job->queue_node);
+  queue->length--;
+  admit(workers, queue);
+}
+
+/* What becomes of a job whose done() has been told of the timeout. Until here the job was safe from its thread: only a
+ * written-off job is freed by it. Returns true when nobody else will free it. */
+static bool write_off(struct workers *workers, struct job *job) {
+  bool ours = true;
+  pthread_mutex_lock(&workers->lock);
+  if (job->state == JOB_RUNNING) {
+    job->state = JOB_WRITTEN_OFF;
+    ours = false;
+    workers->running[job->class]--;
+    workers->threads--;
+    workers->written_off++;
+    if (!list_is_empty(&workers->ready[JOB_SPAWN]) || !list_is_empty(&workers->ready[JOB_FILE]))
+      start_thread(workers);
+  } else {
+    list_remove(&job->node); /* ready, or it came back while done() ran */
+  }
+  pthread_mutex_unlock(&workers->lock);
+  return ours;
+}
+
+static void on_deadline(struct loop_timer *timer) {
+  struct job *job = timer->arg;
+  struct workers *workers = job->workers;
+  pthread_mutex_lock(&workers->lock);
+  bool finished = job->state == JOB_FINISHED;
+  pthread_mutex_unlock(&workers->lock);
+  if (finished)
+    return; /* it came back at the last moment: its done() is on the way */
+  leave_queue(workers, job);
+  job->done(job, JOB_TIMED_OUT);
+  if (write_off(workers, job))
+    job->abandon(job);
+}
+
+static void on_finished(struct loop_watch *watch, uint32_t events) {
+  (void)events;
+  struct workers *workers = watch->arg;
+  uint64_t count;
+  (void)!read(workers->event_fd, &count, sizeof count);
+
+  struct list finished;
+  list_init(&finished);
+  pthread_mutex_lock(&workers->lock);
+  while (!list_is_empty(&workers->finished)) {
+    struct list *node = workers->finished.next;
+    list_remove(node);
+    list_append(&finished, node);
+  }
+  pthread_mutex_unlock(&workers->lock);
+
+  while (!list_is_empty(&finished)) {
+    struct job *job = LIST_FIRST(&finished, struct job, node);
+    list_remove(&job->node);
+    leave_queue(workers, job);
+    job->done(job, JOB_DONE);
+  }
+}
+
+int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes,
+                   struct error *err) {
+  pthread_mutex_lock(&workers->lock);
+  uint32_t written_off = workers->written_off;
+  pthread_mutex_unlock(&workers->lock);
+  if (written_off >= WRITTEN_OFF_MAX) {
+    if (err)
+      err->limit = WRITTEN_OFF_MAX;
+    return error_set(err, ERROR_BUSY, 0, "%u threads hang in file systems that do not answer; nothing was started",
+                     written_off);
+  }
+  if (workers->submitted[job->class] >= WAITING_MAX) {
+    error_set(err, ERROR_BUSY, 0, "%u jobs are waiting already; nothing was started", WAITING_MAX);
+    if (err)
+      err->limit = WAITING_MAX;
+    return -1;
+  }
+  job->workers = workers;
+  job->queue = queue;
+  job->changes = changes;
+  job->state = JOB_WAITING;
+  list_init(&job->node);
+  list_init(&job->queue_node);
+  loop_timer_init(&job->timer);
+  if (loop_timer_start(workers->loop, &job->timer, loop_now(workers->loop) + workers->timeout, on_deadline, job) < 0)
+    return error_set_errno(err, ENOMEM, "a timer for the job");
+  workers->submitted[job->class]++;
+  if (!queue) {
+    make_ready(workers, job);
+    return 0;
+  }
+  list_append(&queue->waiting, &job->queue_node);
+  queue->length++;
+  admit(workers, queue);
+  return 0;
+}
+
+struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error *err) {
+  struct workers *workers = calloc(1, sizeof *workers);
+  if (!workers) {
+    error_set_errno(err, ENOMEM, "workers");
+    return NULL;
+  }
+  workers->loop = loop;
+  workers->timeout = timeout_ns;
+  for (int class = 0; class < JOB_CLASSES; class++)
+    list_init(&workers->ready[class]);
+  list_init(&workers->finished);
+  loop_watch_init(&workers->watch);
+  pthread_mutex_init(&workers->lock, NULL);
+  pthread_cond_init(&workers->thread_left, NULL);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&workers->work_came, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  workers->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (workers->event_fd < 0 ||
+      loop_watch_start(loop, &workers->watch, workers->event_fd, EPOLLIN, on_finished, workers) < 0) {
+    error_set_errno(err, errno, "workers");
+    workers_free(workers);
+    return NULL;
+  }
+  return workers;
+}
+
+void workers_free(struct workers *workers) {
+  if (!workers)
+    return;
+  loop_watch_stop(workers->loop, &workers->watch);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 1;
+  pthread_mutex_lock(&workers->lock);
+  workers->stopping = true;
+  pthread_cond_broadcast(&workers->work_came);
+  int status = 0;
+  while (workers->threads > 0 && status != ETIMEDOUT)
+    status = pthread_cond_timedwait(&workers->thread_left, &workers->lock, &until);
+  bool stuck = workers->threads > 0 || workers->written_off > 0;
+  pthread_mutex_unlock(&workers->lock);
+  if (stuck)
+    return;
+  fd_close(&workers->event_fd);
+  pthread_mutex_destroy(&workers->lock);
+  pthread_cond_destroy(&workers->work_came);
+  pthread_cond_destroy(&workers->thread_left);
+  free(workers);
+}
+
+struct worker_stats workers_stats(struct workers *workers) {
+  pthread_mutex_lock(&workers->lock);
+  uint32_t busy = 0;
+  for (int class = 0; class < JOB_CLASSES; class++)
+    busy += workers->running[class];
+  struct worker_stats stats = {
+      .threads = workers->threads,
+      .busy = busy,
+      .written_off = workers->written_off,
+      .queued = workers->submitted[JOB_SPAWN] + workers->submitted[JOB_FILE] - busy,
+  };
+  pthread_mutex_unlock(&workers->lock);
+  return stats;
+}
