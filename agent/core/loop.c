@@ -54,8 +54,8 @@ struct loop *loop_new(int64_t (*clock)(void), struct error *err) {
   loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   loop->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   loop->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (loop->epoll_fd < 0 || loop->timer_fd < 0 || loop->wake_fd < 0 || add_own(loop, loop->timer_fd, &timer_marker) < 0 ||
-      add_own(loop, loop->wake_fd, &wake_marker) < 0) {
+  if (loop->epoll_fd < 0 || loop->timer_fd < 0 || loop->wake_fd < 0 ||
+      add_own(loop, loop->timer_fd, &timer_marker) < 0 || add_own(loop, loop->wake_fd, &wake_marker) < 0) {
     error_set_errno(err, errno, "event loop");
     loop_free(loop);
     return NULL;
@@ -149,8 +149,8 @@ static void heap_down(struct loop *loop, uint32_t at) {
   heap_put(loop, at, timer);
 }
 
-/* Sets the timerfd only when the earliest deadline moved forward: one that fires too early finds nothing due and sets it
- * anew, which is cheaper than a system call for every timer that is stopped in time. */
+/* Sets the timerfd only when the earliest deadline moved forward: one that fires too early finds nothing due and sets
+ * it anew, which is cheaper than a system call for every timer that is stopped in time. */
 static void arm(struct loop *loop) {
   int64_t earliest = loop->n_timers > 0 ? loop->heap[0]->deadline : CLOCK_NEVER;
   if (earliest >= loop->armed)

@@ -39,7 +39,7 @@ struct workers {
 /* ---- the threads' side ---- */
 
 static struct job *take_ready(struct workers *workers) {
-  for (int class = 0; class < JOB_CLASSES; class++) {
+  for (int class = 0; class < JOB_CLASSES; class ++) {
     if (workers->running[class] >= THREADS_PER_CLASS || list_is_empty(&workers->ready[class]))
       continue;
     struct job *job = LIST_FIRST(&workers->ready[class], struct job, node);
@@ -139,7 +139,7 @@ static void make_ready(struct workers *workers, struct job *job) {
 /* Lets run what may: from the front, reading jobs together, a changing one alone. */
 static void admit(struct workers *workers, struct job_queue *queue) {
   bool first = true;
-  LIST_FOREACH(&queue->waiting, node) {
+  LIST_FOREACH (&queue->waiting, node) {
     struct job *job = LIST_OWNER(node, struct job, queue_node);
     if (job->changes && !first)
       return;
@@ -220,8 +220,7 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
   }
 }
 
-int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes,
-                   struct error *err) {
+int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err) {
   pthread_mutex_lock(&workers->lock);
   uint32_t written_off = workers->written_off;
   pthread_mutex_unlock(&workers->lock);
@@ -265,7 +264,7 @@ struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error 
   }
   workers->loop = loop;
   workers->timeout = timeout_ns;
-  for (int class = 0; class < JOB_CLASSES; class++)
+  for (int class = 0; class < JOB_CLASSES; class ++)
     list_init(&workers->ready[class]);
   list_init(&workers->finished);
   loop_watch_init(&workers->watch);
@@ -313,7 +312,7 @@ void workers_free(struct workers *workers) {
 struct worker_stats workers_stats(struct workers *workers) {
   pthread_mutex_lock(&workers->lock);
   uint32_t busy = 0;
-  for (int class = 0; class < JOB_CLASSES; class++)
+  for (int class = 0; class < JOB_CLASSES; class ++)
     busy += workers->running[class];
   struct worker_stats stats = {
       .threads = workers->threads,

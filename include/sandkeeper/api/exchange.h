@@ -2,8 +2,8 @@
  * request, answers once, and hears when the client has gone.
  *
  * Life: a route's handle() is called with a new exchange. It (or later code on the loop) must answer exactly once, with
- * reply(), stream() or send_file(). Until then the client waits. The exchange is freed by net/ after its end; `gone`, if
- * set, is called exactly once, at that end, whether the answer went out whole or the client left.
+ * reply(), stream() or send_file(). Until then the client waits. The exchange is freed by net/ after its end; `gone`,
+ * if set, is called exactly once, at that end, whether the answer went out whole or the client left.
  */
 #ifndef SANDKEEPER_API_EXCHANGE_H
 #define SANDKEEPER_API_EXCHANGE_H
@@ -28,15 +28,16 @@ struct exchange_ops {
   /* The whole answer; *body is moved (may be NULL: empty). For HEAD the body is left out, Content-Length stays. */
   void (*reply)(struct exchange *x, unsigned status, const char *content_type, struct buf *body);
 
-  /* A chunked answer: pull() is called when the socket can take more. It puts the next piece into *out (empty, any length
-   * up to 256 KiB) and says STREAM_MORE; or STREAM_WAIT when there is nothing yet (then wake() goes on); or STREAM_END (with or
-   * without a last piece). Each piece is flushed at once. */
+  /* A chunked answer: pull() is called when the socket can take more. It puts the next piece into *out (empty, any
+   * length up to 256 KiB) and says STREAM_MORE; or STREAM_WAIT when there is nothing yet (then wake() goes on); or
+   * STREAM_END (with or without a last piece). Each piece is flushed at once. */
   void (*stream)(struct exchange *x, unsigned status, const char *content_type,
                  int (*pull)(struct exchange *x, struct buf *out));
   void (*wake)(struct exchange *x); /* after STREAM_WAIT; cheap, idempotent, never calls back before it returns */
 
   /* Sends `length` bytes of a regular file from `offset` by sendfile; fd is taken over. Only for local file systems. */
-  void (*send_file)(struct exchange *x, unsigned status, const char *content_type, int fd, uint64_t offset, uint64_t length);
+  void (*send_file)(struct exchange *x, unsigned status, const char *content_type, int fd, uint64_t offset,
+                    uint64_t length);
 
   /* For a route with a body sink (below): go on after body() returned less than it was given. */
   void (*resume_body)(struct exchange *x);
@@ -47,11 +48,11 @@ enum { STREAM_WAIT, STREAM_MORE, STREAM_END };
 struct exchange {
   const struct exchange_ops *ops;
   struct api *api;
-  const char *method; /* "GET" */
-  const char *path;   /* raw, still percent-encoded, without the query */
+  const char *method;       /* "GET" */
+  const char *path;         /* raw, still percent-encoded, without the query */
   const char *peer_address; /* text, for the log */
-  const struct buf *body; /* the whole body of a buffered route */
-  void *state;        /* the handler's own */
+  const struct buf *body;   /* the whole body of a buffered route */
+  void *state;              /* the handler's own */
   void (*gone)(struct exchange *x);
 };
 

@@ -36,15 +36,16 @@ enum error_kind {
 
 struct error {
   enum error_kind kind;
-  int number;                 /* errno, or 0 */
-  uint64_t limit;             /* ERROR_TOO_LARGE, ERROR_BUSY: the limit, in the unit that the message names */
-  uint32_t count;             /* ERROR_EDIT_CONFLICT: matches found */
-  uint32_t n_lines;           /* ERROR_EDIT_CONFLICT: entries of `lines` in use */
+  int number;       /* errno, or 0 */
+  uint64_t limit;   /* ERROR_TOO_LARGE, ERROR_BUSY: the limit, in the unit that the message names */
+  uint32_t count;   /* ERROR_EDIT_CONFLICT: matches found */
+  uint32_t n_lines; /* ERROR_EDIT_CONFLICT: entries of `lines` in use */
   uint64_t lines[ERROR_LINES_MAX];
   char message[ERROR_MESSAGE_MAX]; /* one sentence: the thing, then the reason; cut at a UTF-8 border */
 };
 
-#define ERROR_INIT {.kind = ERROR_NONE}
+#define ERROR_INIT \
+  { .kind = ERROR_NONE }
 
 /* Sets kind, errno and message. Always returns -1, so that a caller can `return error_set(...)`.
  * `err` may be NULL: the caller does not want to know. */

@@ -19,11 +19,11 @@ static inline int fd_steal(int *fd) {
   return value;
 }
 
-#define steal_pointer(p)          \
-  __extension__({                 \
+#define steal_pointer(p)            \
+  __extension__({                   \
     __typeof__(*(p)) value_ = *(p); \
-    *(p) = NULL;                  \
-    value_;                       \
+    *(p) = NULL;                    \
+    value_;                         \
   })
 
 int fd_set_nonblock(int fd); /* 0, or -1 with errno */

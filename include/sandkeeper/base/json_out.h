@@ -26,9 +26,9 @@ void json_out_array(struct json_out *out);
 void json_out_array_end(struct json_out *out);
 void json_out_key(struct json_out *out, const char *key); /* plain ASCII, written as it is */
 
-void json_out_string(struct json_out *out, const char *string);              /* invalid UTF-8 is repaired */
-void json_out_bytes(struct json_out *out, const void *bytes, size_t len);    /* the same, any bytes, NUL too */
-void json_out_base64(struct json_out *out, const void *bytes, size_t len);   /* as a base64 string */
+void json_out_string(struct json_out *out, const char *string);            /* invalid UTF-8 is repaired */
+void json_out_bytes(struct json_out *out, const void *bytes, size_t len);  /* the same, any bytes, NUL too */
+void json_out_base64(struct json_out *out, const void *bytes, size_t len); /* as a base64 string */
 void json_out_int(struct json_out *out, int64_t value);
 void json_out_uint(struct json_out *out, uint64_t value);
 void json_out_double(struct json_out *out, double value); /* NaN and infinity become null */

@@ -46,8 +46,8 @@ static inline void list_remove(struct list *node) {
 #define LIST_FIRST(head, type, member) (list_is_empty(head) ? NULL : LIST_OWNER((head)->next, type, member))
 
 /* Visits every node; the visited one may be unlinked or freed, its successor may not. */
-#define LIST_FOREACH(head, node)                                                                     \
-  for (struct list *node = (head)->next, *node##_next = node->next; node != (head);                  \
+#define LIST_FOREACH(head, node)                                                    \
+  for (struct list *node = (head)->next, *node##_next = node->next; node != (head); \
        node = node##_next, node##_next = node->next)
 
 #endif

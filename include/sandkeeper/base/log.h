@@ -30,9 +30,9 @@ void log_event(enum log_level level, const char *part, const char *event, const 
 #define LOG_I(name_, value_) ((struct log_field){.name = (name_), .number = (int64_t)(value_)})
 
 /* LOG(LOG_INFO, "gate", "listening", LOG_S("address", text), LOG_I("port", port)); fields may be absent. */
-#define LOG(level, part, event, ...)                                                             \
-  do {                                                                                           \
-    const struct log_field log_fields_[] = {{0}, ##__VA_ARGS__};                                 \
+#define LOG(level, part, event, ...)                                                                           \
+  do {                                                                                                         \
+    const struct log_field log_fields_[] = {{0}, ##__VA_ARGS__};                                               \
     log_event((level), (part), (event), log_fields_ + 1, (int)(sizeof log_fields_ / sizeof *log_fields_) - 1); \
   } while (0)
 

@@ -1,8 +1,8 @@
 /* command_log.h - what a command printed: the newest 512 KiB of both streams, in order of arrival. Pure: memory only.
  *
  * A ring of bytes, and beside it one bit a byte that says which stream it came from: so any interleaving, byte by byte
- * too, costs an eighth and never shortens what is kept. A place in the log is a 64-bit position that counts all bytes of
- * both streams; each stream has its own 64-bit offset as well, which clients see.
+ * too, costs an eighth and never shortens what is kept. A place in the log is a 64-bit position that counts all bytes
+ * of both streams; each stream has its own 64-bit offset as well, which clients see.
  *
  * Memory: nothing before the first byte; then it doubles up to the capacity, so that 10,000 commands that print a line
  * cost 10,000 lines. log_shrink() gives back what a finished command does not need.
@@ -22,13 +22,13 @@
 enum stream { STREAM_STDOUT, STREAM_STDERR, STREAMS };
 
 struct command_log {
-  uint8_t *bytes;  /* the ring; byte at position p is bytes[p % size] */
-  uint64_t *tags;  /* one bit a byte of the ring: 1 is stderr */
-  uint32_t size;   /* bytes allocated: 0 or a power of two >= 64 */
-  uint32_t limit;  /* it grows up to this power of two */
-  uint64_t tail, head;                /* positions: the oldest byte kept, and behind the newest */
-  uint64_t tail_offset[STREAMS];      /* each stream's offset at tail */
-  uint64_t head_offset[STREAMS];      /* each stream's offset at head: its total */
+  uint8_t *bytes;                /* the ring; byte at position p is bytes[p % size] */
+  uint64_t *tags;                /* one bit a byte of the ring: 1 is stderr */
+  uint32_t size;                 /* bytes allocated: 0 or a power of two >= 64 */
+  uint32_t limit;                /* it grows up to this power of two */
+  uint64_t tail, head;           /* positions: the oldest byte kept, and behind the newest */
+  uint64_t tail_offset[STREAMS]; /* each stream's offset at tail */
+  uint64_t head_offset[STREAMS]; /* each stream's offset at head: its total */
 };
 
 /* A place in the log. */
@@ -46,13 +46,14 @@ size_t command_log_memory(const struct command_log *log);
 
 /* Makes room to receive up to `want` bytes: *iov gets 1 or 2 pieces of the ring behind head (their number is returned),
  * to be filled by readv(2) and then told to command_log_commit(). Bytes at positions >= `keep_from` are kept: the room
- * is smaller, down to 0, when they fill the ring; older ones are dropped by the commit. Grows the ring first, while it is
- * below `limit`. Returns 0 pieces also when there is no memory and no room. */
+ * is smaller, down to 0, when they fill the ring; older ones are dropped by the commit. Grows the ring first, while it
+ * is below `limit`. Returns 0 pieces also when there is no memory and no room. */
 int command_log_reserve(struct command_log *log, size_t want, uint64_t keep_from, struct iovec iov[2]);
 void command_log_commit(struct command_log *log, enum stream stream, size_t len);
 
 /* The same in one call, for bytes that are in memory. Returns how many it took. */
-size_t command_log_append(struct command_log *log, enum stream stream, const void *bytes, size_t len, uint64_t keep_from);
+size_t command_log_append(struct command_log *log, enum stream stream, const void *bytes, size_t len,
+                          uint64_t keep_from);
 
 /* The oldest place, and the newest. */
 struct command_log_cursor command_log_begin(const struct command_log *log);

@@ -47,7 +47,8 @@ struct loop_watch {
 };
 void loop_watch_init(struct loop_watch *watch);
 /* 0, or -1 with errno (EPERM for a regular file, ENOSPC, ENOMEM). Level-triggered unless events says EPOLLET. */
-int loop_watch_start(struct loop *loop, struct loop_watch *watch, int fd, uint32_t events, loop_watch_fn *fn, void *arg);
+int loop_watch_start(struct loop *loop, struct loop_watch *watch, int fd, uint32_t events, loop_watch_fn *fn,
+                     void *arg);
 /* Changes what is watched; 0 keeps the descriptor registered for EPOLLHUP and EPOLLERR only. */
 void loop_watch_change(struct loop *loop, struct loop_watch *watch, uint32_t events);
 void loop_watch_stop(struct loop *loop, struct loop_watch *watch); /* fine when not started */

@@ -45,8 +45,8 @@ struct job {
   enum job_state { JOB_WAITING, JOB_READY, JOB_RUNNING, JOB_FINISHED, JOB_WRITTEN_OFF } state;
 };
 
-/* Keeps the order of one session's jobs: a job that changes something waits for all before it, and all after it wait for
- * it; jobs that only read run side by side. The queue's owner may free it when no done() of it is outstanding. */
+/* Keeps the order of one session's jobs: a job that changes something waits for all before it, and all after it wait
+ * for it; jobs that only read run side by side. The queue's owner may free it when no done() of it is outstanding. */
 struct job_queue {
   struct list waiting; /* in the order submitted, running ones included */
   uint32_t length;
