@@ -48,7 +48,8 @@ struct error {
   { .kind = ERROR_NONE }
 
 /* Sets kind, errno and message. Always returns -1, so that a caller can `return error_set(...)`.
- * `err` may be NULL: the caller does not want to know. */
+ * `err` may be NULL: the caller does not want to know. `limit`, `count` and `lines` are left as they are: the caller
+ * fills them before or after. */
 int error_set(struct error *err, enum error_kind kind, int number, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -59,7 +60,8 @@ int error_set_errno(struct error *err, int number, const char *format, ...) __at
 /* Puts context and ": " in front of the message. Returns -1. */
 int error_wrap(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ENOENT -> ERROR_NOT_FOUND, EACCES/EPERM/EROFS -> ERROR_PERMISSION, EISDIR/ENOTDIR/ELOOP? -> see error.c. */
+/* ENOENT -> NOT_FOUND; EACCES, EPERM, EROFS -> PERMISSION; EISDIR, ENOTDIR -> WRONG_TYPE; ENOSPC, EDQUOT -> NO_SPACE;
+ * EEXIST -> EXISTS; ENOMEM -> INTERNAL; all others, ENAMETOOLONG and ELOOP among them, -> IO with the number. */
 enum error_kind error_kind_of_errno(int number);
 
 /* The kind's name on the wire ("not_found", "io_error", ...); never NULL. */
