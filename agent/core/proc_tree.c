@@ -1,0 +1,217 @@
+#include "sandkeeper/core/proc_tree.h"
+
+#include "sandkeeper/base/fdutil.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* One line of the process table. */
+struct process {
+  struct proc_id id;
+  pid_t parent, session;
+  bool belongs;
+};
+
+struct table {
+  struct process *rows;
+  size_t count, capacity;
+};
+
+void proc_tree_init(struct proc_tree *tree) {
+  *tree = (struct proc_tree){0};
+}
+
+void proc_tree_free(struct proc_tree *tree) {
+  free(tree->members);
+  tree->members = NULL;
+  tree->n_members = tree->capacity = 0;
+}
+
+/* Reads /proc/PID/stat. False: gone, or a zombie, which is as good as gone. */
+static bool read_stat(pid_t pid, struct process *process) {
+  char path[32], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false;
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0)
+    return false;
+  text[n] = '\0';
+  /* The name in parentheses may hold anything, also ") R 1": the last one ends it. */
+  const char *behind_name = strrchr(text, ')');
+  char state;
+  int parent, session;
+  unsigned long long start;
+  if (!behind_name ||
+      sscanf(behind_name + 1, " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+             &parent, &session, &start) != 4)
+    return false;
+  if (state == 'Z' || state == 'X')
+    return false;
+  *process = (struct process){.id = {.pid = pid, .start = start}, .parent = parent, .session = session};
+  return true;
+}
+
+uint64_t proc_tree_start_of(pid_t pid) {
+  struct process process;
+  return read_stat(pid, &process) ? process.id.start : 0;
+}
+
+/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. */
+static bool has_mark(pid_t pid, const char *mark, bool is_prefix) {
+  char path[32], text[8192];
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return false;
+  size_t want = strlen(mark) + (is_prefix ? 0 : 1); /* with its NUL, unless only the start counts */
+  text[0] = '\0';                                   /* a variable starts behind a NUL */
+  size_t have = 1;
+  for (;;) {
+    ssize_t n = read(fd, text + have, sizeof text - have);
+    if (n <= 0)
+      return false;
+    have += (size_t)n;
+    for (char *at = text; (at = memchr(at, '\0', have - (size_t)(at - text))) != NULL; at++)
+      if ((size_t)(text + have - at) > want && memcmp(at + 1, mark, want) == 0)
+        return true;
+    /* Keep what may be the first part of it. */
+    size_t keep = have < want + 1 ? have : want + 1;
+    memmove(text, text + have - keep, keep);
+    have = keep;
+  }
+}
+
+static struct process *add_row(struct table *table) {
+  if (table->count == table->capacity) {
+    size_t capacity = table->capacity ? table->capacity * 2 : 256;
+    struct process *rows = reallocarray(table->rows, capacity, sizeof(struct process));
+    if (!rows)
+      return NULL;
+    table->rows = rows;
+    table->capacity = capacity;
+  }
+  return &table->rows[table->count];
+}
+
+static int read_table(struct table *table) {
+  DIR *proc = opendir("/proc");
+  if (!proc)
+    return -1;
+  int status = 0;
+  struct dirent *entry;
+  while ((entry = readdir(proc))) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+      continue;
+    struct process *row = add_row(table);
+    if (!row) {
+      errno = ENOMEM;
+      status = -1;
+      break;
+    }
+    if (read_stat((pid_t)strtol(entry->d_name, NULL, 10), row))
+      table->count++;
+  }
+  closedir(proc);
+  return status;
+}
+
+static bool was_member(const struct proc_tree *tree, const struct process *process) {
+  for (size_t i = 0; i < tree->n_members; i++)
+    if (tree->members[i].pid == process->id.pid && tree->members[i].start == process->id.start)
+      return true;
+  return false;
+}
+
+static void mark_members(const struct proc_tree *tree, struct table *table) {
+  pid_t self = getpid();
+  for (size_t i = 0; i < table->count; i++) {
+    struct process *process = &table->rows[i];
+    if (process->id.pid == self)
+      continue;
+    process->belongs =
+        was_member(tree, process) ||
+        (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader)) ||
+        (process->id.start >= tree->since && has_mark(process->id.pid, tree->mark, tree->mark_is_prefix));
+  }
+}
+
+static const struct process *find_row(const struct table *table, pid_t pid) {
+  for (size_t i = 0; i < table->count; i++)
+    if (table->rows[i].id.pid == pid)
+      return &table->rows[i];
+  return NULL;
+}
+
+/* A child of a member is a member; again until nothing changes, since the table is in the order of numbers. */
+static void mark_children(struct table *table) {
+  pid_t self = getpid();
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 0; i < table->count; i++) {
+      struct process *process = &table->rows[i];
+      if (process->belongs || process->id.pid == self)
+        continue;
+      const struct process *parent = find_row(table, process->parent);
+      if (parent && parent->belongs)
+        process->belongs = changed = true;
+    }
+  }
+}
+
+static int keep_members(struct proc_tree *tree, const struct table *table) {
+  tree->n_members = 0;
+  for (size_t i = 0; i < table->count; i++) {
+    if (!table->rows[i].belongs)
+      continue;
+    if (tree->n_members == tree->capacity) {
+      size_t capacity = tree->capacity ? tree->capacity * 2 : 16;
+      struct proc_id *members = reallocarray(tree->members, capacity, sizeof(struct proc_id));
+      if (!members) {
+        errno = ENOMEM;
+        return -1;
+      }
+      tree->members = members;
+      tree->capacity = capacity;
+    }
+    tree->members[tree->n_members++] = table->rows[i].id;
+  }
+  return 0;
+}
+
+/* pidfd_open(2) first, then the start time again: from here on the descriptor cannot become another process. */
+static void send_signal(const struct proc_id *id, int signal) {
+  cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, id->pid, 0);
+  if (pidfd < 0 || proc_tree_start_of(id->pid) != id->start)
+    return;
+  syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0);
+  if (signal == SIGTERM)
+    syscall(SYS_pidfd_send_signal, pidfd, SIGCONT, NULL, 0);
+}
+
+int proc_tree_scan(struct proc_tree *tree, int signal) {
+  struct table table = {0};
+  int status = read_table(&table);
+  int number = errno;
+  if (status == 0) {
+    mark_members(tree, &table);
+    mark_children(&table);
+    status = keep_members(tree, &table);
+    number = errno;
+  }
+  free(table.rows);
+  if (signal)
+    for (size_t i = 0; i < tree->n_members; i++)
+      send_signal(&tree->members[i], signal);
+  errno = number;
+  return status < 0 ? -1 : (int)tree->n_members;
+}

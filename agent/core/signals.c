@@ -1,0 +1,138 @@
+#include "sandkeeper/core/signals.h"
+
+#include "sandkeeper/base/fdutil.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* sigabbrev_np(3) would do, but musl has none. */
+static const char *const names[] = {
+    [SIGHUP] = "SIGHUP",       [SIGINT] = "SIGINT",   [SIGQUIT] = "SIGQUIT", [SIGILL] = "SIGILL",
+    [SIGTRAP] = "SIGTRAP",     [SIGABRT] = "SIGABRT", [SIGBUS] = "SIGBUS",   [SIGFPE] = "SIGFPE",
+    [SIGKILL] = "SIGKILL",     [SIGUSR1] = "SIGUSR1", [SIGSEGV] = "SIGSEGV", [SIGUSR2] = "SIGUSR2",
+    [SIGPIPE] = "SIGPIPE",     [SIGALRM] = "SIGALRM", [SIGTERM] = "SIGTERM", [SIGSTKFLT] = "SIGSTKFLT",
+    [SIGCHLD] = "SIGCHLD",     [SIGCONT] = "SIGCONT", [SIGSTOP] = "SIGSTOP", [SIGTSTP] = "SIGTSTP",
+    [SIGTTIN] = "SIGTTIN",     [SIGTTOU] = "SIGTTOU", [SIGURG] = "SIGURG",   [SIGXCPU] = "SIGXCPU",
+    [SIGXFSZ] = "SIGXFSZ",     [SIGVTALRM] = "SIGVTALRM", [SIGPROF] = "SIGPROF", [SIGWINCH] = "SIGWINCH",
+    [SIGIO] = "SIGIO",         [SIGPWR] = "SIGPWR",   [SIGSYS] = "SIGSYS",
+};
+#define N_NAMES ((int)(sizeof names / sizeof *names))
+/* The kernel's numbers; the C library keeps the first real-time ones for itself and renumbers SIGRTMIN. */
+#define LAST_SIGNAL 64
+
+static const struct {
+  const char *name;
+  int number;
+} aliases[] = {{"IOT", SIGABRT}, {"POLL", SIGIO}, {"CLD", SIGCHLD}};
+
+struct signals {
+  struct loop *loop;
+  struct signals_handler handler;
+  int fd;
+  struct loop_watch watch;
+};
+
+static void ours(sigset_t *set) {
+  static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+  sigfillset(set);
+  for (size_t i = 0; i < sizeof synchronous / sizeof *synchronous; i++)
+    sigdelset(set, synchronous[i]);
+}
+
+void signals_block(void) {
+  struct sigaction initial = {.sa_handler = SIG_DFL};
+  sigaction(SIGCHLD, &initial, NULL);
+  /* A client that has gone makes write(2) fail, not the agent end. Children get the default back. */
+  struct sigaction ignored = {.sa_handler = SIG_IGN};
+  sigaction(SIGPIPE, &ignored, NULL);
+  sigset_t set;
+  ours(&set);
+  sigprocmask(SIG_SETMASK, &set, NULL);
+}
+
+static void on_readable(struct loop_watch *watch, uint32_t events) {
+  (void)events;
+  struct signals *signals = watch->arg;
+  struct signalfd_siginfo infos[16];
+  ssize_t n = read(signals->fd, infos, sizeof infos);
+  struct signals_handler handler = signals->handler; /* a handler may free us */
+  for (ssize_t i = 0; n > 0 && i < n / (ssize_t)sizeof *infos; i++) {
+    int number = (int)infos[i].ssi_signo;
+    if (number == SIGCHLD)
+      handler.child(handler.arg);
+    else if (number == SIGTERM || number == SIGINT || number == SIGQUIT)
+      handler.stop(handler.arg, number);
+    else
+      handler.other(handler.arg, number);
+  }
+}
+
+struct signals *signals_new(struct loop *loop, const struct signals_handler *handler, struct error *err) {
+  struct signals *signals = calloc(1, sizeof *signals);
+  if (!signals) {
+    error_set_errno(err, ENOMEM, "signals");
+    return NULL;
+  }
+  signals->loop = loop;
+  signals->handler = *handler;
+  loop_watch_init(&signals->watch);
+  sigset_t set;
+  ours(&set);
+  signals->fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (signals->fd < 0 || loop_watch_start(loop, &signals->watch, signals->fd, EPOLLIN, on_readable, signals) < 0) {
+    error_set_errno(err, errno, "signals");
+    signals_free(signals);
+    return NULL;
+  }
+  return signals;
+}
+
+void signals_free(struct signals *signals) {
+  if (!signals)
+    return;
+  loop_watch_stop(signals->loop, &signals->watch);
+  fd_close(&signals->fd);
+  free(signals);
+}
+
+int signals_parse(const char *text) {
+  char *end;
+  if (*text >= '0' && *text <= '9') {
+    unsigned long number = strtoul(text, &end, 10);
+    return *end == '\0' && number >= 1 && number <= LAST_SIGNAL ? (int)number : -1;
+  }
+  if (strncasecmp(text, "SIG", 3) == 0)
+    text += 3;
+  for (int number = 1; number < N_NAMES; number++)
+    if (names[number] && strcasecmp(text, names[number] + 3) == 0)
+      return number;
+  for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+    if (strcasecmp(text, aliases[i].name) == 0)
+      return aliases[i].number;
+  if (strncasecmp(text, "RTMIN", 5) != 0)
+    return -1;
+  if (text[5] == '\0')
+    return SIGRTMIN;
+  if (text[5] != '+' || text[6] < '0' || text[6] > '9')
+    return -1;
+  unsigned long offset = strtoul(text + 6, &end, 10);
+  return *end == '\0' && offset <= (unsigned long)(SIGRTMAX - SIGRTMIN) ? SIGRTMIN + (int)offset : -1;
+}
+
+const char *signals_name(int number) {
+  static char unnamed[16];
+  if (number > 0 && number < N_NAMES && names[number])
+    return names[number];
+  if (number >= SIGRTMIN && number <= SIGRTMAX)
+    snprintf(unnamed, sizeof unnamed, "SIGRTMIN+%d", number - SIGRTMIN);
+  else
+    snprintf(unnamed, sizeof unnamed, "SIG%d", number);
+  return unnamed;
+}

@@ -1,0 +1,48 @@
+/* proc_tree.h - finds the processes that belong to a command, and signals them, by reading /proc. Blocking: on workers.
+ *
+ * A process belongs to a command when one of these holds:
+ *   - it carries the command's mark in its environment (SANDKEEPER_RUN=..., inherited by every descendant),
+ *   - it is in the session of the leader while the leader's number is still pinned (not reaped yet),
+ *   - an ancestor of it belongs,
+ *   - an earlier scan found it (same pid, same start time).
+ * So one that left the group by setsid, or was orphaned and given a new parent, is found; one that cleared its environment
+ * is found as long as a scan saw its parent. A number alone never counts: each signal goes through a pidfd that was
+ * checked against the start time, so a recycled number is not hit.
+ */
+#ifndef SANDKEEPER_CORE_PROC_TREE_H
+#define SANDKEEPER_CORE_PROC_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc_id {
+  pid_t pid;
+  uint64_t start; /* clock ticks since boot: proc(5), stat field 22 */
+};
+
+struct proc_tree {
+  /* What to look for. */
+  const char *mark;   /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
+  bool mark_is_prefix;
+  pid_t leader;       /* pinned leader whose session counts; 0: none */
+  uint64_t since;     /* processes older than this start are not looked at by mark; 0: all */
+
+  /* Found so far; grows from scan to scan. */
+  struct proc_id *members;
+  size_t n_members, capacity;
+};
+
+void proc_tree_init(struct proc_tree *tree);
+void proc_tree_free(struct proc_tree *tree);
+
+/* Scans /proc, adds what it finds, forgets what is gone (zombies are gone). Then sends `signal` (0: none) to every
+ * member, and SIGCONT behind SIGTERM, so that a stopped one dies too. Returns the number of members, or -1 with errno when
+ * /proc cannot be read; members known before are signalled all the same. The leader itself counts as a member. */
+int proc_tree_scan(struct proc_tree *tree, int signal);
+
+/* The start time of a process; 0 when there is none. */
+uint64_t proc_tree_start_of(pid_t pid);
+
+#endif
