@@ -28,17 +28,21 @@ make_configure() {
   mkdir -p build-aux
   exec 9>build-aux/.lock
   flock 9
-  if stale configure configure.ac || stale Makefile.in Makefile.am configure.ac || [ ! -e config.h.in ]; then
+  if stale configure configure.ac || [ ! -e config.h.in ] || [ ! -e Makefile.in ]; then
     autoreconf --force --install --warnings=none >build-aux/autoreconf.log 2>&1 ||
       { cat build-aux/autoreconf.log >&2; die "autoreconf failed"; }
     touch configure Makefile.in config.h.in
+  elif stale Makefile.in Makefile.am; then
+    # make would do the same, but two builds at once might do it both; config.status then makes each Makefile anew.
+    automake --warnings=none Makefile
+    touch Makefile.in
   fi
   exec 9>&-
 }
 
 # build_in DIR TARGETS -- CONFIGURE_ARGS: an incremental build out of the source tree.
 build_in() {
-  local dir=$1 targets=()
+  local dir=$1 target targets=()
   shift
   while [ $# -gt 0 ] && [ "$1" != -- ]; do
     targets+=("$1")
@@ -56,7 +60,10 @@ build_in() {
     mv "$dir/.arguments.new" "$dir/.arguments"
   fi
   rm -f "$dir/.arguments.new"
-  make -C "$dir" --no-print-directory -j"$(jobs)" "${targets[@]}"
+  # One after the other: "all" and "check" at once would compile the same object twice at the same time.
+  for target in "${targets[@]}"; do
+    make -C "$dir" --no-print-directory -j"$(jobs)" "$target"
+  done
 }
 
 # install_packages NAME...: Debian packages, only when one is missing. Other scripts use it for packages of their own.
