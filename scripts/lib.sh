@@ -62,7 +62,7 @@ build_in() {
   rm -f "$dir/.arguments.new"
   # One after the other: "all" and "check" at once would compile the same object twice at the same time.
   for target in "${targets[@]}"; do
-    make -C "$dir" --no-print-directory -j"$(jobs)" "$target"
+    make -C "$dir" --no-print-directory -j"$(jobs)" "$target" || return
   done
 }
 
