@@ -45,9 +45,11 @@ void command_log_free(struct command_log *log); /* drops the content, totals sta
 size_t command_log_memory(const struct command_log *log);
 
 /* Makes room to receive up to `want` bytes: *iov gets 1 or 2 pieces of the ring behind head (their number is returned),
- * to be filled by readv(2) and then told to command_log_commit(). Bytes at positions >= `keep_from` are kept: the room
- * is smaller, down to 0, when they fill the ring; older ones are dropped by the commit. Grows the ring first, while it
- * is below `limit`. Returns 0 pieces also when there is no memory and no room. */
+ * to be filled by readv(2) and then told to command_log_commit(); fewer bytes than reserved, none too, are fine. Bytes
+ * at positions >= `keep_from` (UINT64_MAX: none) are kept: the room is smaller, down to 0, when they fill the ring;
+ * older ones are dropped by the commit. While it is below `limit` the ring grows and drops nothing; it grows with its
+ * content, so the room may be less than `want` until it has: only 0 pieces mean that it is full. Returns 0 pieces also
+ * when there is no memory and no room, and for a `want` of 0. */
 int command_log_reserve(struct command_log *log, size_t want, uint64_t keep_from, struct iovec iov[2]);
 void command_log_commit(struct command_log *log, enum stream stream, size_t len);
 
@@ -59,7 +61,8 @@ size_t command_log_append(struct command_log *log, enum stream stream, const voi
 struct command_log_cursor command_log_begin(const struct command_log *log);
 struct command_log_cursor command_log_end(const struct command_log *log);
 
-/* Moves a cursor that the ring has overtaken to the oldest place; returns the bytes it lost of each stream. */
+/* Moves a cursor that the ring has overtaken to the oldest place, and says how many bytes of each stream it lost.
+ * False, and zeros, for a cursor that is within the log. */
 bool command_log_catch_up(const struct command_log *log, struct command_log_cursor *cursor, uint64_t lost[STREAMS]);
 
 /* The longest run of one stream, in one piece of memory, from a cursor that is within the log, at most `max` bytes.
