@@ -95,6 +95,8 @@ _Static_assert(LOG_DEBUG == 0 && LOG_INFO == 1 && LOG_WARN == 2 && LOG_ERROR == 
 
 const char *config_help(void) {
   return "Usage: sandkeeper [OPTION...] [-- COMMAND...]\n"
+         "       sandkeeper health [--url URL] [--timeout TIME]\n"
+         "       sandkeeper install DIR\n"
          "Runs a sandbox for remote clients; COMMAND is the image's own program, run beside it.\n"
          "\n"
          "Network\n"

@@ -2,6 +2,7 @@
 #include "sandkeeper/config.h"
 
 #include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/fdutil.h"
 
 #include <arpa/inet.h>
 #include <check.h>
@@ -53,7 +54,11 @@ static int parse(const char *first, ...) {
   } while (0)
 
 static void setup(void) {
+  char *sources = getenv("top_srcdir");
+  cleanup_free char *kept = sources ? strdup(sources) : NULL;
   clearenv();
+  if (kept)
+    setenv("TEST_CONFIG_SOURCES", kept, 1);
   memset(&config, 0, sizeof config);
 }
 
@@ -511,6 +516,27 @@ START_TEST(test_help) {
 }
 END_TEST
 
+/* The manual has a paragraph for each option. "make check" says where the sources are. */
+START_TEST(test_manual) {
+  static char manual[65536];
+  const char *top = getenv("TEST_CONFIG_SOURCES");
+  char path[4096];
+  snprintf(path, sizeof path, "%s/docs/sandkeeper.1", top ? top : ".");
+  ck_assert_msg(fd_read_file(path, manual, sizeof manual) > 0, "cannot read %s", path);
+  static const char *const others[] = {"listen", "token-file", "keep-alive", "restart-command", "help", "version"};
+  for (size_t i = 0; i < N_ALL + sizeof others / sizeof *others; i++) {
+    char flag[64] = "\\-\\-", *end = flag + 4;
+    for (const char *p = i < N_ALL ? all_options[i][0] : others[i - N_ALL]; *p; p++) {
+      if (*p == '-')
+        *end++ = '\\';
+      *end++ = *p;
+    }
+    *end = '\0';
+    ck_assert_msg(strstr(manual, flag) != NULL, "%s is not in the manual", flag);
+  }
+}
+END_TEST
+
 START_TEST(test_sandbox_id) {
   setenv("SANDBOX_ID", "sb-7", 1);
   ck_assert_int_eq(PARSE(NULL), 0);
@@ -675,6 +701,7 @@ int main(int argc, char **argv) {
   tcase_add_test(tcase, test_wrong_flags);
   tcase_add_test(tcase, test_command);
   tcase_add_test(tcase, test_help);
+  tcase_add_test(tcase, test_manual);
   tcase_add_test(tcase, test_sandbox_id);
   tcase_add_test(tcase, test_token_file);
   tcase_add_test(tcase, test_token_file_borders);
