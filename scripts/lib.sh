@@ -51,8 +51,8 @@ build_in() {
   [ $# -gt 0 ] && shift
   make_configure
   mkdir -p "$dir"
-  # Configure again when the script or the arguments have changed.
-  printf '%s\n' "$@" >"$dir/.arguments.new"
+  # Configure again when the script or the arguments have changed, or the unit tests' library has come.
+  printf '%s\n' "$@" "check.h: $(test -e /usr/include/check.h && echo yes)" >"$dir/.arguments.new"
   if stale "$dir/config.status" configure || ! cmp -s "$dir/.arguments.new" "$dir/.arguments"; then
     echo "configuring $dir"
     (cd "$dir" && "$root/configure" --quiet "$@") >"$dir/configure.log" 2>&1 ||
