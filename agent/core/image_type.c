@@ -18,9 +18,10 @@ static alignas(16) const uint8_t types[] = {
 #include "magic_types.inc"
 };
 
-/* Left out: what is slow, opens the file again, guesses too freely (CSV), or parses deep structures of a hostile file. */
-#define FLAGS                                                                                                          \
-  (MAGIC_MIME_TYPE | MAGIC_NO_CHECK_COMPRESS | MAGIC_NO_CHECK_ELF | MAGIC_NO_CHECK_CDF | MAGIC_NO_CHECK_CSV |         \
+/* Left out: what is slow, opens the file again, guesses too freely (CSV), or parses deep structures of a hostile file.
+ */
+#define FLAGS                                                                                                 \
+  (MAGIC_MIME_TYPE | MAGIC_NO_CHECK_COMPRESS | MAGIC_NO_CHECK_ELF | MAGIC_NO_CHECK_CDF | MAGIC_NO_CHECK_CSV | \
    MAGIC_NO_CHECK_APPTYPE | MAGIC_NO_CHECK_TOKENS)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -50,7 +51,8 @@ static magic_t open_handle(struct error *err) {
   size_t sizes[] = {sizeof images, sizeof types};
   if (magic_load_buffers(handle, databases, sizes, 2) != 0) {
     const char *why = magic_error(handle);
-    error_set(err, ERROR_INTERNAL, 0, "libmagic does not take the embedded database: %s", why ? why : "no reason given");
+    error_set(err, ERROR_INTERNAL, 0, "libmagic does not take the embedded database: %s",
+              why ? why : "no reason given");
     magic_close(handle);
     return NULL;
   }

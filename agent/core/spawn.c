@@ -71,8 +71,8 @@ static int find_user(const struct spawn *spawn, struct user *user, bool *change,
   *change = user->uid != self || self == 0;
   if (*change && self != 0) {
     user_free(user);
-    return error_set(err, ERROR_PERMISSION, EPERM, "user %s: the agent is not root and cannot run commands as another user",
-                     spawn->user);
+    return error_set(err, ERROR_PERMISSION, EPERM,
+                     "user %s: the agent is not root and cannot run commands as another user", spawn->user);
   }
   return 0;
 }
@@ -252,7 +252,8 @@ static int clone_child(struct spawn_child *child, pid_t *pid, int *pidfd) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  *pid = clone(spawn_child_main, stack + CHILD_STACK_SIZE, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, child, pidfd);
+  *pid =
+      clone(spawn_child_main, stack + CHILD_STACK_SIZE, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, child, pidfd);
   int number = errno;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   munmap(stack, CHILD_STACK_SIZE);
@@ -264,26 +265,26 @@ static int report_failure(const struct spawn *spawn, const struct program *progr
                           enum spawn_step step, int number, struct error *err) {
   const char *what = program->argv[0] && *program->argv[0] ? program->argv[0] : "\"\"";
   switch (step) {
-    case SPAWN_STEP_WORKING_DIR:
-      return error_set_errno(err, number, "working_dir %s", spawn->working_dir);
-    case SPAWN_STEP_USER:
-      error_set_errno(err, number, "becoming user %s", user->name);
-      break;
-    case SPAWN_STEP_EXEC:
-      if (spawn->sudo && geteuid() != 0 && number == ENOENT)
-        error_set(err, ERROR_SPAWN_FAILED, number, "sudo: the agent is not root and the program sudo is not installed");
-      else
-        error_set_errno(err, number, "%s", what);
-      break;
-    case SPAWN_STEP_CLONE:
-      error_set_errno(err, number, "no new process for %s", what);
-      break;
-    case SPAWN_STEP_SESSION:
-    case SPAWN_STEP_STDIO:
-    case SPAWN_STEP_LIMITS:
-    case SPAWN_STEP_NONE:
-      error_set_errno(err, number, "preparing the process for %s", what);
-      break;
+  case SPAWN_STEP_WORKING_DIR:
+    return error_set_errno(err, number, "working_dir %s", spawn->working_dir);
+  case SPAWN_STEP_USER:
+    error_set_errno(err, number, "becoming user %s", user->name);
+    break;
+  case SPAWN_STEP_EXEC:
+    if (spawn->sudo && geteuid() != 0 && number == ENOENT)
+      error_set(err, ERROR_SPAWN_FAILED, number, "sudo: the agent is not root and the program sudo is not installed");
+    else
+      error_set_errno(err, number, "%s", what);
+    break;
+  case SPAWN_STEP_CLONE:
+    error_set_errno(err, number, "no new process for %s", what);
+    break;
+  case SPAWN_STEP_SESSION:
+  case SPAWN_STEP_STDIO:
+  case SPAWN_STEP_LIMITS:
+  case SPAWN_STEP_NONE:
+    error_set_errno(err, number, "preparing the process for %s", what);
+    break;
   }
   if (err) {
     err->kind = ERROR_SPAWN_FAILED;
@@ -292,8 +293,8 @@ static int report_failure(const struct spawn *spawn, const struct program *progr
   return -1;
 }
 
-/* The child of a failed start is a zombie, or soon. By its pidfd: the reaper may have been faster, and the number may be
- * another's by now. */
+/* The child of a failed start is a zombie, or soon. By its pidfd: the reaper may have been faster, and the number may
+ * be another's by now. */
 static void reap_failed(int pidfd) {
   siginfo_t info;
   while (waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED) < 0 && errno == EINTR)

@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The kernel's own struct sigaction, whose layout differs from the C library's; all zero is SIG_DFL without flags. It is
- * larger on no architecture. */
+/* The kernel's own struct sigaction, whose layout differs from the C library's; all zero is SIG_DFL without flags. It
+ * is larger on no architecture. */
 struct kernel_sigaction {
   uintptr_t words[8];
 };
@@ -23,14 +23,15 @@ static long call(long number, long a, long b, long c, long d) {
 
 /* The sanitizers keep a shadow of each thread's stack, and this function runs on a stack they do not know. */
 __attribute__((noreturn, no_sanitize("address", "undefined"))) static void fail(struct spawn_child *child,
-                                                                               enum spawn_step step) {
+                                                                                enum spawn_step step) {
   child->failed_errno = errno;
   child->failed_step = step;
   for (;;)
     call(SYS_exit_group, 127, 0, 0, 0);
 }
 
-/* Another program's ignored SIGPIPE, or libwebsockets' own, must not reach the command: `yes | head -1` would complain. */
+/* Another program's ignored SIGPIPE, or libwebsockets' own, must not reach the command: `yes | head -1` would complain.
+ */
 static void reset_signals(void) {
   const struct kernel_sigaction initial = {{0}};
   for (int number = 1; number <= LAST_SIGNAL; number++)

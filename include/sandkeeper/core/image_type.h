@@ -1,8 +1,8 @@
 /* image_type.h - what a content is: an image that is sent as one, or something else, and its mime type.
  *
- * Names play no part. libmagic looks at the first 64 KiB, with two small databases that are compiled from data/ at build
- * time and embedded (magic_load_buffers). It never loads one by itself: magic_load(NULL) would let the environment
- * variable MAGIC choose the file.
+ * Names play no part. libmagic looks at the first 64 KiB, with two small databases that are compiled from data/ at
+ * build time and embedded (magic_load_buffers). It never loads one by itself: magic_load(NULL) would let the
+ * environment variable MAGIC choose the file.
  *
  * libmagic's handle is not for two threads at once, so each thread gets its own at its first call, and it is freed when
  * the thread ends (pthread_key_create). The key is the file's only global. A handle holds about 20 KiB.
@@ -19,7 +19,7 @@
 #define IMAGE_TYPE_MIME_SIZE 96
 
 struct image_type {
-  bool image; /* png, jpeg, gif, webp, bmp, tiff, ico, avif, heic, jxl, psd; SVG is text */
+  bool image;                      /* png, jpeg, gif, webp, bmp, tiff, ico, avif, heic, jxl, psd; SVG is text */
   char mime[IMAGE_TYPE_MIME_SIZE]; /* "image/png", "text/plain", "application/octet-stream" ... */
 };
 

@@ -1,8 +1,8 @@
-/* killer.h - decides how a command is ended: TERM, a grace, KILL, and when to stop waiting. Pure: it is told the time and
- * what is still alive, and says what to do next. core/command_end.c does it.
+/* killer.h - decides how a command is ended: TERM, a grace, KILL, and when to stop waiting. Pure: it is told the time
+ * and what is still alive, and says what to do next. core/command_end.c does it.
  *
- * The promise behind the numbers (docs/protocol.md 4.1): SIGTERM at the deadline, SIGKILL one second later, the caller is
- * told at latest 1.5 s after the deadline, also when something cannot be killed (a process in state D).
+ * The promise behind the numbers (docs/protocol.md 4.1): SIGTERM at the deadline, SIGKILL one second later, the caller
+ * is told at latest 1.5 s after the deadline, also when something cannot be killed (a process in state D).
  */
 #ifndef SANDKEEPER_CORE_KILLER_H
 #define SANDKEEPER_CORE_KILLER_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define KILLER_GRACE (1 * CLOCK_SECOND)
-#define KILLER_PATIENCE (300 * CLOCK_MS) /* after KILL, for what cannot die */
+#define KILLER_PATIENCE (300 * CLOCK_MS)  /* after KILL, for what cannot die */
 #define KILLER_LOOK_FIRST (20 * CLOCK_MS) /* between two looks at what is still alive; doubles */
 #define KILLER_LOOK_MOST (200 * CLOCK_MS)
 

@@ -5,9 +5,9 @@
  *   - it is in the session of the leader while the leader's number is still pinned (not reaped yet),
  *   - an ancestor of it belongs,
  *   - an earlier scan found it (same pid, same start time).
- * So one that left the group by setsid, or was orphaned and given a new parent, is found; one that cleared its environment
- * is found as long as a scan saw its parent. A number alone never counts: each signal goes through a pidfd that was
- * checked against the start time, so a recycled number is not hit.
+ * So one that left the group by setsid, or was orphaned and given a new parent, is found; one that cleared its
+ * environment is found as long as a scan saw its parent. A number alone never counts: each signal goes through a pidfd
+ * that was checked against the start time, so a recycled number is not hit.
  */
 #ifndef SANDKEEPER_CORE_PROC_TREE_H
 #define SANDKEEPER_CORE_PROC_TREE_H
@@ -24,10 +24,10 @@ struct proc_id {
 
 struct proc_tree {
   /* What to look for. */
-  const char *mark;   /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
+  const char *mark; /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
   bool mark_is_prefix;
-  pid_t leader;       /* pinned leader whose session counts; 0: none */
-  uint64_t since;     /* processes older than this start are not looked at by mark; 0: all */
+  pid_t leader;   /* pinned leader whose session counts; 0: none */
+  uint64_t since; /* processes older than this start are not looked at by mark; 0: all */
 
   /* Found so far; grows from scan to scan. */
   struct proc_id *members;
@@ -38,8 +38,8 @@ void proc_tree_init(struct proc_tree *tree);
 void proc_tree_free(struct proc_tree *tree);
 
 /* Scans /proc, adds what it finds, forgets what is gone (zombies are gone). Then sends `signal` (0: none) to every
- * member, and SIGCONT behind SIGTERM, so that a stopped one dies too. Returns the number of members, or -1 with errno when
- * /proc cannot be read; members known before are signalled all the same. The leader itself counts as a member. */
+ * member, and SIGCONT behind SIGTERM, so that a stopped one dies too. Returns the number of members, or -1 with errno
+ * when /proc cannot be read; members known before are signalled all the same. The leader itself counts as a member. */
 int proc_tree_scan(struct proc_tree *tree, int signal);
 
 /* The start time of a process; 0 when there is none. */

@@ -1,5 +1,5 @@
-/* signals.h - the agent's own signals. They are blocked from the first instruction of main() to the last, and read from a
- * signalfd by the loop; what each means is decided here.
+/* signals.h - the agent's own signals. They are blocked from the first instruction of main() to the last, and read from
+ * a signalfd by the loop; what each means is decided here.
  *
  *   TERM, INT, QUIT          the ordered end; a second one: KILL at once
  *   CHLD                     a reap pass
@@ -12,14 +12,14 @@
 #include "sandkeeper/base/error.h"
 #include "sandkeeper/core/loop.h"
 
-/* Before anything else, and before any thread: SIGCHLD and SIGPIPE dispositions as we need them whatever the parent left
- * (an ignored SIGCHLD would lose exit statuses), then blocks all but the synchronous ones. */
+/* Before anything else, and before any thread: SIGCHLD and SIGPIPE dispositions as we need them whatever the parent
+ * left (an ignored SIGCHLD would lose exit statuses), then blocks all but the synchronous ones. */
 void signals_block(void);
 
 struct signals_handler {
-  void (*child)(void *arg);                  /* SIGCHLD came, perhaps for many */
-  void (*stop)(void *arg, int signal);       /* TERM, INT or QUIT */
-  void (*other)(void *arg, int signal);      /* the rest, each one */
+  void (*child)(void *arg);             /* SIGCHLD came, perhaps for many */
+  void (*stop)(void *arg, int signal);  /* TERM, INT or QUIT */
+  void (*other)(void *arg, int signal); /* the rest, each one */
   void *arg;
 };
 

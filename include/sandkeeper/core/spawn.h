@@ -1,9 +1,9 @@
 /* spawn.h - starts one program and says exactly why when it cannot.
  *
  * Blocking: it runs on a worker (core/worker.h). The new process is made by clone(CLONE_VM|CLONE_VFORK|CLONE_PIDFD): it
- * costs the same whatever memory the agent holds (fork: 5 ms at 64 MB), the calling thread alone waits until the program
- * runs, and a failed step is handed back through the shared memory with its errno. What the new process does before
- * execve(2) is spawn_child.c.
+ * costs the same whatever memory the agent holds (fork: 5 ms at 64 MB), the calling thread alone waits until the
+ * program runs, and a failed step is handed back through the shared memory with its errno. What the new process does
+ * before execve(2) is spawn_child.c.
  */
 #ifndef SANDKEEPER_CORE_SPAWN_H
 #define SANDKEEPER_CORE_SPAWN_H
@@ -27,7 +27,7 @@ struct spawn {
   bool user_home;    /* HOME, USER and LOGNAME follow `user` even when the environment has them */
   struct env env;    /* complete but for what is filled in where missing: PATH HOME USER LOGNAME SHELL */
   mode_t umask;
-  bool stdin_pipe;   /* else stdin is /dev/null */
+  bool stdin_pipe;    /* else stdin is /dev/null */
   bool inherit_stdio; /* the agent's own stdin, stdout and stderr (the image's command) */
   int oom_score_adj;
   struct rlimit nofile; /* given back to the child: the agent raised its own */

@@ -22,8 +22,8 @@ enum spawn_step {
 
 struct spawn_child {
   _Atomic pid_t *pid;
-  int stdio[3];        /* -1: keep the agent's */
-  bool new_session;    /* else only a process group of its own */
+  int stdio[3];     /* -1: keep the agent's */
+  bool new_session; /* else only a process group of its own */
   bool change_user;
   uid_t uid;
   gid_t gid;

@@ -1,0 +1,124 @@
+/* How a command is brought to its end: signals, deadlines, and the terminator for its group and its descendants. */
+#include "sandkeeper/base/clock.h"
+#include "sandkeeper/core/command.h"
+#include "sandkeeper/core/commands.h"
+#include "sandkeeper/core/signals.h"
+
+#include <errno.h>
+#include <signal.h>
+
+/* How long the end of a command that a client signalled waits for what the signal hit, before survivors are told. */
+#define SETTLE (200 * CLOCK_MS)
+
+static struct loop *loop_of(const struct command *command) {
+  return command->table->loop;
+}
+
+/* The group may be signalled by number only while the leader, dead or alive, is not reaped: until then neither its pid
+ * nor its group can be given to another. */
+static bool group_is_ours(const struct command *command) {
+  return command->pid > 0 && !command->reaped;
+}
+
+static int signal_group(const struct command *command, int number) {
+  if (kill(-command->pid, number) < 0)
+    return -1;
+  /* A stopped process acts on these only once it goes on. */
+  if (number == SIGTERM || number == SIGHUP || number == SIGINT || number == SIGQUIT)
+    kill(-command->pid, SIGCONT);
+  return 0;
+}
+
+int command_signal(struct command *command, int number, bool *signaled, struct error *err) {
+  *signaled = true;
+  if (command->state == COMMAND_STARTING) {
+    command->pending_signal = number;
+    return 0;
+  }
+  if (command->state != COMMAND_RUNNING || !group_is_ours(command)) {
+    *signaled = false;
+    return 0;
+  }
+  if (signal_group(command, number) < 0)
+    return error_set_errno(err, errno, "sending %s to command %s", signals_name(number), command->id);
+  command->was_signaled = true;
+  return 0;
+}
+
+/* ---- terminator ---- */
+
+static struct command *command_of(struct terminator *terminator) {
+  return LIST_OWNER(terminator, struct command, terminator);
+}
+
+static void terminator_signals(struct terminator *terminator, int number) {
+  struct command *command = command_of(terminator);
+  if (command->state == COMMAND_STARTING)
+    command->pending_signal = number;
+  else if (group_is_ours(command))
+    signal_group(command, number);
+}
+
+static pid_t terminator_leader(struct terminator *terminator) {
+  struct command *command = command_of(terminator);
+  return group_is_ours(command) ? command->pid : 0;
+}
+
+static void terminator_done(struct terminator *terminator) {
+  struct command *command = command_of(terminator);
+  command->survivors = terminator_survivors(terminator);
+  command_check_finished(command);
+}
+
+const struct terminator_ops command_terminator_ops = {
+    .signal = terminator_signals,
+    .leader = terminator_leader,
+    .done = terminator_done,
+};
+
+void command_end(struct command *command, enum command_reason reason, int64_t grace) {
+  if (command_is_over(command))
+    return;
+  if (command->reason == REASON_EXITED && command->state != COMMAND_EXITED)
+    command->reason = reason;
+  command->ending = true;
+  terminator_start(&command->terminator, grace);
+}
+
+/* ---- deadlines ---- */
+
+static void on_timeout(struct loop_timer *timer) {
+  command_end(timer->arg, REASON_TIMED_OUT, KILLER_GRACE);
+}
+
+static void on_idle(struct loop_timer *timer) {
+  struct command *command = timer->arg;
+  /* The timer is not moved for every piece of output: it looks when it fires. */
+  int64_t due = command->last_output + command->idle_timeout;
+  if (due > loop_now(loop_of(command)))
+    loop_timer_start(loop_of(command), &command->idle_timer, due, on_idle, command);
+  else
+    command_end(command, REASON_IDLE_TIMED_OUT, KILLER_GRACE);
+}
+
+void command_end_start(struct command *command) {
+  struct loop *loop = loop_of(command);
+  command->last_output = command->started;
+  if (command->timeout > 0)
+    loop_timer_start(loop, &command->timeout_timer, command->started + command->timeout, on_timeout, command);
+  if (command->idle_timeout > 0)
+    loop_timer_start(loop, &command->idle_timer, command->started + command->idle_timeout, on_idle, command);
+  if (command->pending_signal) {
+    command->was_signaled = true;
+    signal_group(command, command->pending_signal);
+  }
+}
+
+void command_end_leader_died(struct command *command) {
+  loop_timer_stop(loop_of(command), &command->timeout_timer);
+  loop_timer_stop(loop_of(command), &command->idle_timer);
+  if (terminator_is_active(&command->terminator))
+    terminator_hint(&command->terminator);
+  else if (command->was_signaled)
+    terminator_watch(&command->terminator, SETTLE);
+}

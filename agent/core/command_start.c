@@ -1,0 +1,107 @@
+/* The start of a command: spawn.c on a worker, and what the loop does when it comes back. */
+#include "sandkeeper/base/clock.h"
+#include "sandkeeper/core/command.h"
+#include "sandkeeper/core/commands.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+struct start_job {
+  struct job job;
+  struct command *command; /* a reference */
+  struct spawn spawn;
+  int status;
+  struct error error;
+};
+
+static void start_work(struct job *job) {
+  struct start_job *start = (struct start_job *)job;
+  start->status = spawn_run(&start->spawn, &start->error);
+}
+
+static void start_free(struct start_job *start) {
+  spawn_free(&start->spawn);
+  free(start);
+}
+
+/* The caller was told that the start took too long; a program that runs after all must not. It is not reaped yet, or
+ * its number is nobody's: the reaper knows no command for it and only takes its status. */
+static void start_abandon(struct job *job) {
+  struct start_job *start = (struct start_job *)job;
+  if (start->status == 0 && start->spawn.pid > 0)
+    kill(-start->spawn.pid, SIGKILL);
+  start_free(start);
+}
+
+static void fail(struct command *command, const struct error *error) {
+  command->error = malloc(sizeof *command->error);
+  if (command->error)
+    *command->error = *error;
+  command_ref(command);
+  command_io_close_stdin(command, error);
+  commands_on_failed(command->table, command);
+  command_set_state(command, COMMAND_FAILED);
+  command_unref(command);
+}
+
+static void run(struct command *command, struct start_job *start) {
+  command->pid = start->spawn.pid;
+  command_io_start(command, &start->spawn);
+  if (!command->has_early_exit)
+    list_append(&command->table->unreaped, &command->unreaped_node);
+  command->reaped = command->has_early_exit;
+  command_set_state(command, COMMAND_RUNNING);
+  if (command->has_early_exit) {
+    command_leader_died(command, command->signal ? CLD_KILLED : CLD_EXITED,
+                        command->signal ? command->signal : command->exit_code);
+  } else {
+    command_end_start(command);
+  }
+}
+
+static void start_done(struct job *job, enum job_end end) {
+  struct start_job *start = (struct start_job *)job;
+  struct command *command = start->command;
+  start->command = NULL;
+  command->start = NULL;
+  if (end == JOB_TIMED_OUT) {
+    struct error error = ERROR_INIT;
+    error_set(&error, ERROR_TIMED_OUT, 0, "command %s: its program did not start in time; its file system may hang",
+              command->id);
+    fail(command, &error);
+  } else {
+    int64_t now = loop_now(command->table->loop);
+    commands_on_started(command->table, now - command->started);
+    command->started = now;
+    command->started_wall = clock_wall();
+    if (start->status < 0)
+      fail(command, &start->error);
+    else
+      run(command, start);
+    start_free(start);
+  }
+  command_unref(command);
+}
+
+int command_start(struct command *command, struct spawn *spawn, struct error *err) {
+  struct start_job *start = calloc(1, sizeof *start);
+  if (!start)
+    return error_set_errno(err, ENOMEM, "starting a command");
+  start->job = (struct job){.class = JOB_SPAWN, .work = start_work, .done = start_done, .abandon = start_abandon};
+  start->spawn = *spawn;
+  spawn_init(spawn);
+  if (workers_submit(command->table->workers, &start->job, NULL, false, err) < 0) {
+    start_free(start);
+    return -1;
+  }
+  start->command = command_ref(command);
+  command->start = start;
+  return 0;
+}
+
+pid_t command_starting_pid(const struct command *command) {
+  return command->start ? atomic_load(&command->start->spawn.pid) : 0;
+}

@@ -1,0 +1,59 @@
+#include "sandkeeper/core/sandbox.h"
+
+#include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/log.h"
+#include "sandkeeper/core/oom.h"
+#include "sandkeeper/core/reaper.h"
+#include "sandkeeper/core/shutdown.h"
+
+static void on_child(void *arg) {
+  struct sandbox *sandbox = arg;
+  reaper_pass(&sandbox->commands);
+  if (sandbox->stopping && terminator_is_active(&sandbox->terminator))
+    terminator_hint(&sandbox->terminator);
+}
+
+static void on_stop(void *arg, int signal) {
+  shutdown_begin(arg, signals_name(signal));
+}
+
+static void on_other(void *arg, int signal) {
+  (void)arg;
+  LOG(LOG_DEBUG, "signals", "ignored", LOG_S("signal", signals_name(signal)));
+}
+
+int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options, char **environment,
+                 struct error *err) {
+  *sandbox = (struct sandbox){.options = *options};
+  loop_timer_init(&sandbox->shutdown_timer);
+  sandbox->loop = loop_new(NULL, err);
+  if (!sandbox->loop)
+    return -1;
+  sandbox->started = loop_now(sandbox->loop);
+  sandbox->started_wall = clock_wall();
+  oom_init();
+  sandbox->workers = workers_new(sandbox->loop, options->file_timeout, err);
+  if (!sandbox->workers)
+    return -1;
+  sandbox->options.commands.sandbox_id = options->id;
+  if (commands_init(&sandbox->commands, sandbox->loop, sandbox->workers, &sandbox->options.commands, environment, err) <
+      0)
+    return -1;
+  const struct signals_handler handler = {.child = on_child, .stop = on_stop, .other = on_other, .arg = sandbox};
+  sandbox->signals = signals_new(sandbox->loop, &handler, err);
+  if (!sandbox->signals)
+    return -1;
+  reaper_become_subreaper();
+  reaper_pass(&sandbox->commands); /* children that a shell left us by exec, dead before the signalfd was there */
+  return 0;
+}
+
+void sandbox_free(struct sandbox *sandbox) {
+  if (sandbox->stopping)
+    terminator_stop(&sandbox->terminator);
+  signals_free(sandbox->signals);
+  if (sandbox->workers)
+    commands_free(&sandbox->commands);
+  workers_free(sandbox->workers);
+  loop_free(sandbox->loop);
+}

@@ -1,0 +1,170 @@
+#include "sandkeeper/core/terminator.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct scan_job {
+  struct job job;
+  struct terminator *terminator; /* NULL: nobody waits any more */
+  struct proc_tree tree;
+  char mark[TERMINATOR_MARK_MAX];
+  int signal;
+  int survivors;
+};
+
+static void run(struct terminator *terminator);
+
+void terminator_init(struct terminator *terminator, struct loop *loop, struct workers *workers,
+                     const struct terminator_ops *ops) {
+  *terminator = (struct terminator){.loop = loop, .workers = workers, .ops = ops, .scan_again = -1};
+  killer_init(&terminator->killer);
+  proc_tree_init(&terminator->tree);
+  loop_timer_init(&terminator->timer);
+}
+
+void terminator_stop(struct terminator *terminator) {
+  loop_timer_stop(terminator->loop, &terminator->timer);
+  proc_tree_free(&terminator->tree);
+  if (terminator->scan)
+    terminator->scan->terminator = NULL;
+  terminator->scan = NULL;
+}
+
+/* ---- looking at what is alive ---- */
+
+static void scan_work(struct job *job) {
+  struct scan_job *scan = (struct scan_job *)job;
+  scan->survivors = proc_tree_scan(&scan->tree, scan->signal);
+}
+
+static void scan_free(struct scan_job *scan) {
+  proc_tree_free(&scan->tree);
+  free(scan);
+}
+
+static void scan_abandon(struct job *job) {
+  scan_free((struct scan_job *)job);
+}
+
+static void scan_submit(struct terminator *terminator, int signal);
+
+static void scan_back(struct terminator *terminator, int survivors) {
+  int again = terminator->scan_again;
+  terminator->scan = NULL;
+  terminator->scan_again = -1;
+  if (again >= 0) {
+    scan_submit(terminator, again);
+    return;
+  }
+  killer_saw(&terminator->killer, loop_now(terminator->loop), survivors);
+  run(terminator);
+}
+
+static void scan_done(struct job *job, enum job_end end) {
+  struct scan_job *scan = (struct scan_job *)job;
+  struct terminator *terminator = scan->terminator;
+  int survivors = -1;
+  scan->terminator = NULL;
+  if (end == JOB_DONE) {
+    survivors = scan->survivors;
+    if (terminator) {
+      terminator->tree = scan->tree; /* the members found so far */
+      proc_tree_init(&scan->tree);
+    }
+    scan_free(scan);
+  }
+  if (terminator)
+    scan_back(terminator, survivors);
+}
+
+static int scan_begin(struct terminator *terminator, int signal) {
+  struct scan_job *scan = calloc(1, sizeof *scan);
+  if (!scan)
+    return -1;
+  scan->job = (struct job){.class = JOB_SPAWN, .work = scan_work, .done = scan_done, .abandon = scan_abandon};
+  memcpy(scan->mark, terminator->mark, sizeof scan->mark);
+  scan->tree = terminator->tree;
+  scan->tree.mark = scan->mark;
+  scan->tree.mark_is_prefix = terminator->mark_is_prefix;
+  scan->tree.leader = terminator->ops->leader(terminator);
+  scan->signal = signal;
+  if (workers_submit(terminator->workers, &scan->job, NULL, false, NULL) < 0) {
+    free(scan); /* the tree is still the terminator's */
+    return -1;
+  }
+  proc_tree_init(&terminator->tree);
+  scan->terminator = terminator;
+  terminator->scan = scan;
+  return 0;
+}
+
+/* Looks, and sends `signal` (0: none) to what it finds. While a look is out, the next one waits for it. */
+static void scan_submit(struct terminator *terminator, int signal) {
+  if (terminator->scan) {
+    if (signal || terminator->scan_again < 0)
+      terminator->scan_again = signal;
+  } else if (scan_begin(terminator, signal) < 0) {
+    killer_saw(&terminator->killer, loop_now(terminator->loop), -1);
+  }
+}
+
+/* ---- the killer's decisions ---- */
+
+static void on_wake(struct loop_timer *timer) {
+  run(timer->arg);
+}
+
+static void signal_all(struct terminator *terminator, int signal) {
+  terminator->ops->signal(terminator, signal);
+  scan_submit(terminator, signal);
+}
+
+static void run(struct terminator *terminator) {
+  struct killer *killer = &terminator->killer;
+  int64_t now = loop_now(terminator->loop);
+  while (killer_is_active(killer)) {
+    switch (killer_next(killer, now)) {
+    case KILLER_TERM:
+      signal_all(terminator, SIGTERM);
+      break;
+    case KILLER_KILL:
+      signal_all(terminator, SIGKILL);
+      break;
+    case KILLER_LOOK:
+      scan_submit(terminator, 0);
+      break;
+    case KILLER_WAIT:
+      loop_timer_start(terminator->loop, &terminator->timer, killer->wake, on_wake, terminator);
+      return;
+    case KILLER_DONE:
+      loop_timer_stop(terminator->loop, &terminator->timer);
+      terminator->ops->done(terminator);
+      return;
+    }
+  }
+}
+
+void terminator_start(struct terminator *terminator, int64_t grace) {
+  killer_start(&terminator->killer, loop_now(terminator->loop), grace);
+  run(terminator);
+}
+
+void terminator_watch(struct terminator *terminator, int64_t patience) {
+  if (terminator_is_active(terminator))
+    return;
+  killer_watch(&terminator->killer, loop_now(terminator->loop), patience);
+  run(terminator);
+}
+
+void terminator_signal(struct terminator *terminator, int signal, int64_t patience) {
+  killer_watch(&terminator->killer, loop_now(terminator->loop), patience);
+  terminator->killer.looking = true;
+  signal_all(terminator, signal);
+  run(terminator);
+}
+
+void terminator_hint(struct terminator *terminator) {
+  killer_hint(&terminator->killer, loop_now(terminator->loop));
+  run(terminator);
+}
