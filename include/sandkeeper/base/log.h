@@ -9,6 +9,7 @@
 #ifndef SANDKEEPER_BASE_LOG_H
 #define SANDKEEPER_BASE_LOG_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
@@ -26,7 +27,12 @@ struct log_field {
 };
 void log_event(enum log_level level, const char *part, const char *event, const struct log_field *fields, int n);
 
-#define LOG_S(name_, value_) ((struct log_field){.name = (name_), .string = (value_) ? (value_) : ""})
+/* A function, because compilers warn of the test for NULL when the value is an array. */
+static inline const char *log_string(const char *value) {
+  return value == NULL ? "" : value;
+}
+
+#define LOG_S(name_, value_) ((struct log_field){.name = (name_), .string = log_string(value_)})
 #define LOG_I(name_, value_) ((struct log_field){.name = (name_), .number = (int64_t)(value_)})
 
 /* LOG(LOG_INFO, "gate", "listening", LOG_S("address", text), LOG_I("port", port)); fields may be absent. */
