@@ -2,13 +2,14 @@
  * request, answers once, and hears when the client has gone.
  *
  * Life: a route's handle() is called with a new exchange. It (or later code on the loop) must answer exactly once, with
- * reply(), fail(), stream() or send_file(). Until then the client waits. The exchange is freed by net/ after its end; `gone`,
- * if set, is called exactly once, at that end, whether the answer went out whole or the client left. After gone() nobody
- * may touch the exchange. The client leaving is also noticed while it waits for an answer, for the next piece of a stream,
- * or for its upload to go on; a client that closes only its sending side counts as gone then, as it cannot be told apart.
+ * reply(), fail(), stream() or send_file(). Until then the client waits. The exchange is freed by net/ after its end;
+ * `gone`, if set, is called exactly once, at that end, whether the answer went out whole or the client left. After
+ * gone() nobody may touch the exchange. The client leaving is also noticed while it waits for an answer, for the next
+ * piece of a stream, or for its upload to go on; a client that closes only its sending side counts as gone then, as it
+ * cannot be told apart.
  *
- * No function below calls back into api/ before it returns, and none re-enters the loop. All may be called from handle(),
- * body(), pull() and from any other code on the loop, but not from gone().
+ * No function below calls back into api/ before it returns, and none re-enters the loop. All may be called from
+ * handle(), body(), pull() and from any other code on the loop, but not from gone().
  */
 #ifndef SANDKEEPER_API_EXCHANGE_H
 #define SANDKEEPER_API_EXCHANGE_H
@@ -39,17 +40,18 @@ struct exchange_ops {
   /* Adds a header to the answer; before reply(), stream() or send_file(). A value with CR or LF is dropped. */
   void (*add_header)(struct exchange *x, const char *name, const char *value);
 
-  /* The whole answer; *body is moved (may be NULL: empty). For HEAD the body is left out, Content-Length stays. A failed
-   * buffer becomes a 500. `content_type` may be NULL. */
+  /* The whole answer; *body is moved (may be NULL: empty). For HEAD the body is left out, Content-Length stays. A
+   * failed buffer becomes a 500. `content_type` may be NULL. */
   void (*reply)(struct exchange *x, unsigned status, const char *content_type, struct buf *body);
 
-  /* An error in the shape that net/ uses for its own: {"code":404,"message":"...","error":{"code":404,"message":"..."}} */
+  /* An error in the shape that net/ uses for its own: {"code":404,"message":"...","error":{"code":404,"message":"..."}}
+   */
   void (*fail)(struct exchange *x, unsigned status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-  /* A chunked answer: pull() is called when the socket can take more. It puts the next piece into *out (empty, any length
-   * up to EXCHANGE_PIECE_MAX) and says STREAM_MORE; or STREAM_WAIT when there is nothing yet (then wake() goes on); or
-   * STREAM_END (with or without a last piece). What is there is flushed at once; pieces that are ready together go out
-   * together. `out` fails to grow over the limit or without memory: the answer is then cut off. */
+  /* A chunked answer: pull() is called when the socket can take more. It puts the next piece into *out (empty, any
+   * length up to EXCHANGE_PIECE_MAX) and says STREAM_MORE; or STREAM_WAIT when there is nothing yet (then wake() goes
+   * on); or STREAM_END (with or without a last piece). What is there is flushed at once; pieces that are ready together
+   * go out together. `out` fails to grow over the limit or without memory: the answer is then cut off. */
   void (*stream)(struct exchange *x, unsigned status, const char *content_type,
                  int (*pull)(struct exchange *x, struct buf *out));
   void (*wake)(struct exchange *x); /* pull() may have something now; cheap, idempotent, never calls back */
@@ -59,9 +61,9 @@ struct exchange_ops {
   void (*send_file)(struct exchange *x, unsigned status, const char *content_type, int fd, uint64_t offset,
                     uint64_t length);
 
-  /* For a route with a body sink (below). hold_body(), inside handle(): the client is not asked for its body yet (no "100
-   * Continue"), until resume_body(). resume_body() also goes on after body() took less than it was given. An answer given
-   * while held spares a client that waits for "100 Continue" its upload. */
+  /* For a route with a body sink (below). hold_body(), inside handle(): the client is not asked for its body yet (no
+   * "100 Continue"), until resume_body(). resume_body() also goes on after body() took less than it was given. An
+   * answer given while held spares a client that waits for "100 Continue" its upload. */
   void (*hold_body)(struct exchange *x);
   void (*resume_body)(struct exchange *x);
 };
