@@ -30,7 +30,7 @@ void buf_free(struct buf *buf); /* back to the state after buf_init, max and hea
 /* Empties it and clears `failed`; keeps the memory if it is at most `keep` bytes. */
 void buf_reset(struct buf *buf, size_t keep);
 
-/* Moves the contents; `from` is left empty and usable. Frees what `to` held. */
+/* Moves the contents with their maximum and headroom; `from` is left empty and usable. Frees what `to` held. */
 void buf_move(struct buf *to, struct buf *from);
 
 /* 0, or -1 when it failed now or before; nothing is appended then. */

@@ -47,9 +47,11 @@ struct json_text_limit {
   size_t decoded; /* bytes of UTF-8 that the receiver will see; counted down */
 };
 
-/* Appends the inside of a JSON string: repaired UTF-8, escaped. The start of an unfinished character at the end of
- * `bytes` is kept in *carry and comes out with the next piece. Stops before a character that would pass a limit.
- * Returns the bytes of input taken (those kept in carry count as taken). */
+/* Appends the inside of a JSON string: repaired UTF-8, escaped (RFC 8259, section 7: quote, backslash, control
+ * characters; the rest as it is). The start of an unfinished character at the end of `bytes` is kept in *carry and
+ * comes out with the next piece. Stops before a character that would pass a limit, or when the buffer fails: then look
+ * at `failed`, since trying again takes nothing. `limit` may be NULL. Returns the bytes of input taken (those kept in
+ * carry count as taken). */
 size_t json_text_append(struct buf *buf, struct utf8_carry *carry, const void *bytes, size_t len,
                         struct json_text_limit *limit);
 
