@@ -56,6 +56,7 @@ struct command *command_new(struct commands *table, struct command_spec *spec) {
   command->title = steal_pointer(&spec->title);
   command->title_is_argv = spec->title_is_argv;
   command->hidden = spec->hidden;
+  command->of_image = spec->of_image;
   command->state = COMMAND_STARTING;
   command->timeout = spec->timeout;
   command->idle_timeout = spec->idle_timeout;

@@ -96,7 +96,8 @@ static int complete_spec(struct commands *commands, struct command *command, str
   spawn->oom_score_adj = options->oom_score_adj;
   if (!spawn->shell && options->shell && !(spawn->shell = strdup(options->shell)))
     return -1;
-  if (!spawn->user && options->user && !(spawn->user = strdup(options->user)))
+  /* --user is who the clients' commands run as; the image's own runs as the image says, which is as the agent. */
+  if (!spawn->user && options->user && !command->of_image && !(spawn->user = strdup(options->user)))
     return -1;
   if (!spawn->working_dir && options->working_dir && !(spawn->working_dir = strdup(options->working_dir)))
     return -1;
@@ -106,7 +107,7 @@ static int complete_spec(struct commands *commands, struct command *command, str
 }
 
 static int check_limits(const struct commands *commands, const struct command_spec *spec, struct error *err) {
-  if (commands->refusing)
+  if (commands->refusing && !spec->of_image)
     return error_set(err, ERROR_STOPPED, 0, "the sandbox is stopped and starts no commands; start it first");
   if (spec->hidden || commands->counts.running < commands->options.max_running)
     return 0;
@@ -229,8 +230,11 @@ int commands_remove(struct commands *commands, struct command *command, struct e
 }
 
 void commands_end_all(struct commands *commands, int64_t grace) {
-  LIST_FOREACH (&commands->live, node)
-    command_end(LIST_OWNER(node, struct command, node), REASON_EXITED, grace);
+  LIST_FOREACH (&commands->live, node) {
+    struct command *command = LIST_OWNER(node, struct command, node);
+    if (!command->of_image)
+      command_end(command, REASON_EXITED, grace);
+  }
 }
 
 void commands_free(struct commands *commands) {

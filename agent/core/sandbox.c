@@ -2,9 +2,12 @@
 
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/log.h"
+#include "sandkeeper/core/init_command.h"
 #include "sandkeeper/core/oom.h"
 #include "sandkeeper/core/reaper.h"
 #include "sandkeeper/core/shutdown.h"
+
+#include <signal.h>
 
 static void on_child(void *arg) {
   struct sandbox *sandbox = arg;
@@ -14,12 +17,18 @@ static void on_child(void *arg) {
 }
 
 static void on_stop(void *arg, int signal) {
-  shutdown_begin(arg, signals_name(signal));
+  struct sandbox *sandbox = arg;
+  /* TERM comes to all commands with the end itself. */
+  if (sandbox->image_command && signal != SIGTERM)
+    init_command_signal(sandbox->image_command, signal);
+  shutdown_begin(sandbox, signals_name(signal));
 }
 
 static void on_other(void *arg, int signal) {
-  (void)arg;
-  LOG(LOG_DEBUG, "signals", "ignored", LOG_S("signal", signals_name(signal)));
+  struct sandbox *sandbox = arg;
+  LOG(LOG_DEBUG, "signals", sandbox->image_command ? "handed on" : "ignored", LOG_S("signal", signals_name(signal)));
+  if (sandbox->image_command)
+    init_command_signal(sandbox->image_command, signal);
 }
 
 int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options, char **environment,

@@ -330,6 +330,8 @@ static int start(struct spawn *spawn, struct program *program, const struct user
   cleanup_close int pidfd = -1;
   if (clone_child(&child, &pid, &pidfd) < 0)
     return report_failure(spawn, program, user, SPAWN_STEP_CLONE, errno, err);
+  /* Known already, but where an emulator (qemu-user) makes a vfork of it that shares no memory. */
+  atomic_store(&spawn->pid, pid);
   if (child.failed_step == SPAWN_STEP_NONE)
     return 0;
   reap_failed(pidfd);

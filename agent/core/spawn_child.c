@@ -5,6 +5,7 @@
 #include <linux/close_range.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,6 +61,13 @@ static void set_user(struct spawn_child *child) {
     fail(child, SPAWN_STEP_USER);
 }
 
+/* Beside an image's own command the agent stays in the background of a terminal; a background group could not read it.
+ * SIGTTOU is blocked here, so the kernel allows it. Without a terminal it fails, and nothing is lost. */
+static void take_terminal(void) {
+  pid_t group = (pid_t)call(SYS_getpid, 0, 0, 0, 0);
+  call(SYS_ioctl, 0, TIOCSPGRP, (long)&group, 0);
+}
+
 static void set_stdio(struct spawn_child *child) {
   for (int fd = 0; fd < 3; fd++)
     if (child->stdio[fd] >= 0 && call(SYS_dup3, child->stdio[fd], fd, 0, 0) < 0)
@@ -89,6 +97,8 @@ __attribute__((no_sanitize("address", "undefined"))) int spawn_child_main(void *
   if ((child->new_session ? call(SYS_setsid, 0, 0, 0, 0) : call(SYS_setpgid, 0, 0, 0, 0)) < 0)
     fail(child, SPAWN_STEP_SESSION);
   set_stdio(child);
+  if (!child->new_session)
+    take_terminal();
   if (call(SYS_prlimit64, 0, RLIMIT_NOFILE, (long)&child->nofile, 0) < 0)
     fail(child, SPAWN_STEP_LIMITS);
   raise_oom_score(child);

@@ -49,6 +49,8 @@ struct command_spec {
   size_t input_len;
   bool keep_stdin; /* stdin stays open for command_input() */
   bool hidden;     /* the agent's own (a prompt's handler, the image's command): no id, not listed */
+  bool of_image; /* the image's own command: starts also while the sandbox is stopped, and commands_end_all() spares it
+                  */
 };
 void command_spec_init(struct command_spec *spec);
 void command_spec_free(struct command_spec *spec);
@@ -86,6 +88,7 @@ struct command {
   char *title;
   bool title_is_argv;
   bool hidden; /* not a client's: no id, not listed, not counted */
+  bool of_image;
 
   enum command_state state;
   struct error *error; /* FAILED */

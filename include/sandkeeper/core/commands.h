@@ -75,7 +75,7 @@ struct command *commands_find(struct commands *commands, const char *id, struct 
 /* Forgets a finished command. -1: ERROR_BUSY when it still runs. */
 int commands_remove(struct commands *commands, struct command *command, struct error *err);
 
-/* Ends every live command. */
+/* Ends every live command but the image's own. */
 void commands_end_all(struct commands *commands, int64_t grace);
 
 /* The reaper saw this child dead, not reaped yet. False: it is no command's. */

@@ -20,6 +20,7 @@ struct sandbox_options {
   struct commands_options commands;
 };
 
+struct init_command;
 struct sandbox {
   struct loop *loop;
   struct workers *workers;
@@ -28,6 +29,8 @@ struct sandbox {
   struct sandbox_options options;
   int64_t started;      /* monotonic ns */
   int64_t started_wall; /* ns since 1970 */
+
+  struct init_command *image_command; /* gets the agent's signals too; NULL: there is none */
 
   /* core/shutdown.c */
   bool stopping;
