@@ -83,7 +83,7 @@ struct exchange {
 struct route {
   const char *methods; /* "GET HEAD"; another method is answered 405 with Allow. HEAD goes with GET everywhere */
   const char *path;    /* exact, or a prefix when it ends in a slash and a star. Several routes may share a path */
-  size_t body_max;     /* longer bodies: 413. 0: a body is read and dropped */
+  size_t body_max;     /* longer bodies: 413. 0: buffered, a body is read and dropped; sink, no limit */
   bool open;           /* needs no token, is answered to any Origin and while the agent stops (/health) */
   /* Buffered (body == NULL): called once the whole body is in x->body. Sink: called when the head is complete. */
   void (*handle)(struct exchange *x);

@@ -1,0 +1,278 @@
+#include "sandkeeper/net/http.h"
+
+#include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/log.h"
+#include "sandkeeper/net/http_exchange.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define CONNECTIONS_MAX 2048
+#define POOL_SIZE (32 * 1024) /* bytes a connection: its head, and the pieces of body and answer under way */
+#define IDLE_TIMEOUT 60u      /* seconds without a byte in either direction, while one is due */
+
+#define FIRST_HEAD_TIME (10 * CLOCK_SECOND)
+#define NEXT_HEAD_TIME (60 * CLOCK_SECOND)
+#define BODY_TIME (20 * CLOCK_SECOND)
+#define BODY_TIME_PER_BYTE (2 * CLOCK_MS)
+#define BODY_TIME_MAX (60 * CLOCK_SECOND)
+
+/* Turns of the library in one go while it has more to do, before others get theirs. */
+#define RUNS_PER_TURN 4
+
+/* ---- running the library ---- */
+
+static void on_timer(struct loop_timer *timer);
+
+/* Its epoll is edge-triggered: what it has seen and not yet handled it tells only through the timeout (0), so this must
+ * be asked after every run, resume and new connection, or it stalls. */
+static void run(struct http *http) {
+  MHD_UNSIGNED_LONG_LONG timeout_ms = 0;
+  for (int i = 0; i < RUNS_PER_TURN; i++) {
+    MHD_run(http->daemon);
+    if (MHD_get_timeout(http->daemon, &timeout_ms) != MHD_YES) {
+      loop_timer_stop(http->loop, &http->timer);
+      return;
+    }
+    if (timeout_ms > 0) {
+      int64_t deadline = loop_now(http->loop) + (int64_t)timeout_ms * CLOCK_MS;
+      loop_timer_start(http->loop, &http->timer, deadline, on_timer, http);
+      return;
+    }
+  }
+  http_run_soon(http);
+}
+
+static void on_timer(struct loop_timer *timer) {
+  run(timer->arg);
+}
+
+static void on_task(struct loop_task *task) {
+  run(task->arg);
+}
+
+static void on_epoll(struct loop_watch *watch, uint32_t events) {
+  (void)events;
+  run(watch->arg);
+}
+
+void http_run_soon(struct http *http) {
+  loop_defer(http->loop, &http->run, on_task, http);
+}
+
+/* ---- clients' clocks ---- */
+
+void http_cut(struct http_connection *connection, const char *why) {
+  LOG(LOG_INFO, "http", "connection cut", LOG_S("address", connection->address), LOG_S("reason", why));
+  shutdown(connection->fd, SHUT_RDWR);
+}
+
+static void on_head_late(struct loop_timer *timer) {
+  struct http_connection *connection = timer->arg;
+  shutdown(connection->fd, SHUT_RDWR);
+}
+
+void http_expect_head(struct http_connection *connection, int64_t within) {
+  struct loop *loop = connection->http->loop;
+  loop_timer_start(loop, &connection->timer, loop_now(loop) + within, on_head_late, connection);
+}
+
+static void on_body_late(struct loop_timer *timer) {
+  struct http_connection *connection = timer->arg;
+  struct loop *loop = connection->http->loop;
+  if (loop_now(loop) < connection->body_until)
+    loop_timer_start(loop, &connection->timer, connection->body_until, on_body_late, connection);
+  else
+    http_cut(connection, "the request's body comes too slowly");
+}
+
+void http_expect_body(struct http_connection *connection) {
+  struct loop *loop = connection->http->loop;
+  connection->body_until = loop_now(loop) + BODY_TIME;
+  loop_timer_start(loop, &connection->timer, connection->body_until, on_body_late, connection);
+}
+
+void http_body_came(struct http_connection *connection, size_t len) {
+  int64_t latest = loop_now(connection->http->loop) + BODY_TIME_MAX;
+  connection->body_until += (int64_t)len * BODY_TIME_PER_BYTE;
+  if (connection->body_until > latest)
+    connection->body_until = latest;
+}
+
+void http_expect_nothing(struct http_connection *connection) {
+  loop_timer_stop(connection->http->loop, &connection->timer);
+}
+
+/* ---- what the library tells us ---- */
+
+static int connection_fd(struct MHD_Connection *mhd) {
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+  return info ? info->connect_fd : -1;
+}
+
+static void connection_opened(struct http *http, struct MHD_Connection *mhd, void **context) {
+  struct http_connection *connection = calloc(1, sizeof *connection);
+  *context = connection;
+  if (!connection)
+    return;
+  connection->http = http;
+  connection->fd = connection_fd(mhd);
+  struct sockaddr_storage address = {0};
+  socklen_t length = sizeof address;
+  if (getpeername(connection->fd, (struct sockaddr *)&address, &length) < 0)
+    length = 0;
+  address_text((const struct sockaddr *)&address, length, connection->address);
+  loop_timer_init(&connection->timer);
+  list_append(&http->connections, &connection->node);
+  http_expect_head(connection, FIRST_HEAD_TIME);
+}
+
+static void connection_closed(void **context) {
+  struct http_connection *connection = *context;
+  *context = NULL;
+  if (!connection)
+    return;
+  loop_timer_stop(connection->http->loop, &connection->timer);
+  list_remove(&connection->node);
+  free(connection);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
+  struct http *http = arg;
+  if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+    http->n_connections++;
+    connection_opened(http, mhd, context);
+  } else {
+    http->n_connections--;
+    connection_closed(context);
+  }
+}
+
+static struct http_connection *connection_of(struct MHD_Connection *mhd) {
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+  return info ? info->socket_context : NULL;
+}
+
+/* The request line has come. What this returns is handed to on_request(). */
+static void *on_target(void *arg, const char *target, struct MHD_Connection *mhd) {
+  struct http_connection *connection = connection_of(mhd);
+  (void)arg;
+  return connection ? http_exchange_new(connection, mhd, target) : NULL;
+}
+
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *bytes, size_t *len, void **context) {
+  (void)arg, (void)mhd, (void)url;
+  if (!*context)
+    return MHD_NO;
+  return http_exchange_continue(*context, method, version, bytes, len) ? MHD_YES : MHD_NO;
+}
+
+static void on_completed(void *arg, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code) {
+  (void)arg, (void)mhd, (void)code;
+  struct http_exchange *exchange = *context;
+  *context = NULL;
+  struct http_connection *connection = connection_of(mhd);
+  if (exchange)
+    http_exchange_end(exchange);
+  if (connection)
+    http_expect_head(connection, NEXT_HEAD_TIME);
+}
+
+/* The library would decode the path in place; routes get it as it was sent. */
+static size_t leave_encoded(void *arg, struct MHD_Connection *mhd, char *text) {
+  (void)arg, (void)mhd;
+  return strlen(text);
+}
+
+/* It would abort(). It is called for faults that leave it in an unknown state, such as a descriptor that somebody else
+ * has closed; none is known that a client can bring about. Going on is worse for one client, aborting for all. */
+static void on_panic(void *arg, const char *file, unsigned line, const char *reason) {
+  (void)arg, (void)file;
+  LOG(LOG_ERROR, "http", "library panic", LOG_S("reason", reason), LOG_I("line", line));
+}
+
+/* ---- life ---- */
+
+static struct MHD_Daemon *start_daemon(struct http *http) {
+  MHD_set_panic_func(on_panic, NULL);
+  return MHD_start_daemon(
+      MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, http,
+      MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_URI_LOG_CALLBACK, on_target, http,
+      MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_UNESCAPE_CALLBACK, leave_encoded, NULL,
+      MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_TIMEOUT,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_SIZE, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+}
+
+struct http *http_new(struct loop *loop, const struct net_options *options, const struct route *routes, size_t n_routes,
+                      struct api *api, struct error *err) {
+  struct http *http = calloc(1, sizeof *http);
+  if (!http) {
+    error_set_errno(err, ENOMEM, "HTTP server");
+    return NULL;
+  }
+  http->loop = loop;
+  http->options = options;
+  http->routes = routes;
+  http->n_routes = n_routes;
+  http->api = api;
+  loop_watch_init(&http->watch);
+  loop_timer_init(&http->timer);
+  loop_task_init(&http->run);
+  list_init(&http->connections);
+  http->daemon = start_daemon(http);
+  const union MHD_DaemonInfo *info = http->daemon ? MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+  if (!info || loop_watch_start(loop, &http->watch, info->epoll_fd, EPOLLIN, on_epoll, http) < 0) {
+    error_set(err, ERROR_INTERNAL, 0, "HTTP server: libmicrohttpd does not start");
+    http_free(http);
+    return NULL;
+  }
+  return http;
+}
+
+void http_free(struct http *http) {
+  if (!http)
+    return;
+  if (http->daemon) {
+    /* It refuses to stop while connections are suspended. */
+    LIST_FOREACH (&http->connections, node) {
+      struct http_connection *connection = LIST_OWNER(node, struct http_connection, node);
+      if (connection->exchange)
+        http_exchange_abandon(connection->exchange);
+    }
+    MHD_run(http->daemon);
+    loop_watch_stop(http->loop, &http->watch);
+    MHD_stop_daemon(http->daemon);
+  }
+  loop_timer_stop(http->loop, &http->timer);
+  loop_task_cancel(&http->run);
+  free(http);
+}
+
+bool http_has_room(const struct http *http) {
+  return http->n_connections < CONNECTIONS_MAX;
+}
+
+void http_adopt(struct http *http, int fd, const struct sockaddr *address, socklen_t length) {
+  if (MHD_add_connection(http->daemon, fd, address, length) != MHD_YES) /* the library has closed it then */
+    LOG(LOG_WARN, "http", "connection not taken", LOG_S("reason", strerror(errno)));
+  http_run_soon(http);
+}
+
+void http_set_stopping(struct http *http) {
+  http->stopping = true;
+}
+
+void http_observe(struct http *http, http_observer_fn *fn, void *arg) {
+  http->observer = fn;
+  http->observer_arg = arg;
+}
+
+struct http_stats http_stats(const struct http *http) {
+  return (struct http_stats){.connections = http->n_connections, .exchanges = http->n_exchanges};
+}

@@ -1,0 +1,77 @@
+/* http_exchange.h - inside net/: what http.c (the server and its connections) and http_exchange.c (one request and its
+ * answer) share. Nobody else includes it.
+ *
+ * How libmicrohttpd 0.9.75 calls us, read from its source:
+ *   - The handler is called when the head is there, then for each piece of body, then once more. An answer queued in
+ * the first call makes it close the connection, so only refusals that want that are given there.
+ *   - A connection that has nothing to say must be suspended: a content reader that returns 0 is called again at once,
+ * and a handler that leaves bytes is never called again. Resumed, the same call is made again.
+ *   - Suspended, it does not look at its socket: we watch for the client's end ourselves.
+ */
+#ifndef SANDKEEPER_NET_HTTP_EXCHANGE_H
+#define SANDKEEPER_NET_HTTP_EXCHANGE_H
+
+#include "sandkeeper/api/exchange.h"
+#include "sandkeeper/base/buf.h"
+#include "sandkeeper/base/list.h"
+#include "sandkeeper/core/loop.h"
+#include "sandkeeper/net/address.h"
+#include "sandkeeper/net/http.h"
+#include "sandkeeper/net/http_head.h"
+
+struct MHD_Connection;
+struct MHD_Daemon;
+struct MHD_Response;
+
+struct http {
+  struct loop *loop;
+  const struct net_options *options;
+  const struct route *routes;
+  size_t n_routes;
+  struct api *api;
+  struct MHD_Daemon *daemon;
+  struct loop_watch watch; /* the library's epoll descriptor */
+  struct loop_timer timer; /* the library's timeouts */
+  struct loop_task run;    /* it has something to do */
+  struct list connections; /* struct http_connection */
+  unsigned n_connections, n_exchanges;
+  bool stopping;
+  http_observer_fn *observer;
+  void *observer_arg;
+};
+
+/* One for each connection of the library. */
+struct http_connection {
+  struct http *http;
+  struct list node;
+  int fd; /* the library's */
+  char address[ADDRESS_TEXT_SIZE];
+  struct loop_timer timer;        /* for the head, the body or the file, whichever is under way */
+  int64_t body_until;             /* how long the client may take for what it has sent so far */
+  struct http_exchange *exchange; /* NULL between requests */
+};
+
+void http_run_soon(struct http *http);
+
+/* The connection's clock. A client that is late is cut off. */
+void http_expect_head(struct http_connection *connection, int64_t within);
+void http_expect_body(struct http_connection *connection);
+void http_body_came(struct http_connection *connection, size_t len);
+void http_expect_nothing(struct http_connection *connection);
+void http_cut(struct http_connection *connection, const char *why); /* ends it from our side */
+
+/* Made as soon as the request line is there. NULL without memory. */
+struct http_exchange *http_exchange_new(struct http_connection *link, struct MHD_Connection *connection,
+                                        const char *target);
+
+/* The library's handler call; the result is its MHD_YES (1) or MHD_NO (0). */
+int http_exchange_continue(struct http_exchange *x, const char *method, const char *version, const char *bytes,
+                           size_t *len);
+
+/* The server ends: the client is treated as gone. */
+void http_exchange_abandon(struct http_exchange *x);
+
+/* The library has finished with the request. Frees it. */
+void http_exchange_end(struct http_exchange *x);
+
+#endif
