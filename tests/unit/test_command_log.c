@@ -346,6 +346,35 @@ START_TEST(test_totals_outlive_the_content) {
 }
 END_TEST
 
+/* Every size of content at every place: also where its first and its last byte share a word of tags. */
+START_TEST(test_shrink_keeps_everything) {
+  seed = 3;
+  fill_source();
+  for (size_t start = 0; start < 130; start += 3) {
+    for (size_t len = 1; len <= 260; len++) {
+      struct command_log log;
+      model_reset();
+      command_log_init(&log, 4096);
+      command_log_append(&log, STREAM_STDOUT, source, start, UINT64_MAX);
+      model_append(STREAM_STDOUT, source, start, 4096);
+      command_log_free(&log);
+      model.tail = model.head;
+      for (size_t i = 0; i < len; i++) {
+        enum stream stream = pick(2) == 0 ? STREAM_STDOUT : STREAM_STDERR;
+        command_log_append(&log, stream, source + i, 1, UINT64_MAX);
+        model_append(stream, source + i, 1, 4096);
+      }
+      command_log_shrink(&log);
+      size_t memory = command_log_memory(&log);
+      if (memory > 72 && memory * 8 / 9 >= 2 * len)
+        ck_abort_msg("%zu bytes for %zu", memory, len);
+      check_all(&log, SIZE_MAX);
+      command_log_free(&log);
+    }
+  }
+}
+END_TEST
+
 START_TEST(test_shrink_of_nothing_frees) {
   struct command_log log;
   command_log_init(&log, 4096);
@@ -413,6 +442,7 @@ int main(void) {
   tcase_add_test(tcase, test_reserve_without_commit_changes_nothing);
   tcase_add_test(tcase, test_memory_follows_the_content);
   tcase_add_test(tcase, test_totals_outlive_the_content);
+  tcase_add_test(tcase, test_shrink_keeps_everything);
   tcase_add_test(tcase, test_shrink_of_nothing_frees);
   tcase_add_test(tcase, test_no_memory_at_all);
   tcase_add_test(tcase, test_little_memory_makes_a_small_log);
