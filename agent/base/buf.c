@@ -62,9 +62,14 @@ static int grow(struct buf *buf, size_t need) {
 char *buf_reserve(struct buf *buf, size_t len) {
   if (buf->failed)
     return NULL;
+  /* The maximum first: memory that is there from a longer content does not count. */
+  if (buf->len > buf->max || len > buf->max - buf->len) {
+    buf->failed = true;
+    return NULL;
+  }
   if (buf->data != NULL && len <= buf->capacity - buf->len)
     return buf->data + buf->len;
-  if (len > buf->max - buf->len || grow(buf, buf->len + len) != 0) {
+  if (grow(buf, buf->len + len) != 0) {
     buf->failed = true;
     return NULL;
   }

@@ -67,7 +67,10 @@ static pid_t terminator_leader(struct terminator *terminator) {
 static void terminator_done(struct terminator *terminator) {
   struct command *command = command_of(terminator);
   command->survivors = terminator_survivors(terminator);
+  command_ref(command);
+  command_set_state(command, command->state); /* who waits for the count hears of it */
   command_check_finished(command);
+  command_unref(command);
 }
 
 const struct terminator_ops command_terminator_ops = {

@@ -120,9 +120,17 @@ static void start_thread(struct workers *workers) {
 
 /* ---- the loop's side ---- */
 
-void job_queue_init(struct job_queue *queue) {
-  list_init(&queue->waiting);
-  queue->length = 0;
+struct job_queue *job_queue_new(void) {
+  struct job_queue *queue = calloc(1, sizeof *queue);
+  if (queue)
+    list_init(&queue->waiting);
+  return queue;
+}
+
+void job_queue_abandon(struct job_queue *queue) {
+  queue->abandoned = true;
+  if (queue->length == 0)
+    free(queue);
 }
 
 static void make_ready(struct workers *workers, struct job *job) {
@@ -160,6 +168,8 @@ static void leave_queue(struct workers *workers, struct job *job) {
   list_remove(&job->queue_node);
   queue->length--;
   admit(workers, queue);
+  if (queue->abandoned && queue->length == 0)
+    free(queue);
 }
 
 /* What becomes of a job whose done() has been told of the timeout. Until here the job was safe from its thread: only a

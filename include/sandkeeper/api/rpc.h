@@ -20,12 +20,20 @@ struct rpc_session *rpc_session_open(struct api *api, struct peer *peer, struct 
 /* The client has gone: nothing is pulled any more and every call ends. Commands go on. */
 void rpc_session_close(struct rpc_session *session);
 
-/* One whole message of the client. The bytes are the caller's again when it returns. May call peer->ops. */
+/* A session that is not fed faster than this is not parsed on the loop: json-c takes some ms a megabyte. */
+#define RPC_PARSE_INLINE_MAX (256u * 1024u)
+
+/* One whole message of the client. The bytes are the caller's again when it returns: one that is longer than
+ * RPC_PARSE_INLINE_MAX is copied, so hand it over with rpc_session_take(). May call peer->ops. */
 void rpc_session_receive(struct rpc_session *session, const char *message, size_t len);
+
+/* The same for a message in a buffer, whose content is taken (the buffer is left empty). A long one is parsed on a
+ * worker; meanwhile the peer is held, so that the order of messages stays. */
+void rpc_session_take(struct rpc_session *session, struct buf *message);
 
 /* Moves the next outgoing message into *out, an initialised buffer with BUF_HEADROOM whose content is replaced (its
  * memory may be kept and reused: pass the same buffer again). False: nothing to send now, wake() will tell.
- * Never calls peer->ops; never re-enters the loop. */
+ * May call peer->ops->hold; never re-enters the loop. */
 bool rpc_session_pull(struct rpc_session *session, struct buf *out);
 
 /* True when every request received so far has been answered and the answer pulled (POST /rpc ends its answer then). */

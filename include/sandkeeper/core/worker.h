@@ -46,12 +46,16 @@ struct job {
 };
 
 /* Keeps the order of one session's jobs: a job that changes something waits for all before it, and all after it wait
- * for it; jobs that only read run side by side. The queue's owner may free it when no done() of it is outstanding. */
+ * for it; jobs that only read run side by side. */
 struct job_queue {
   struct list waiting; /* in the order submitted, running ones included */
   uint32_t length;
+  bool abandoned;
 };
-void job_queue_init(struct job_queue *queue);
+/* NULL: no memory. */
+struct job_queue *job_queue_new(void);
+/* Its owner is done with it: what was submitted goes on, and the last job to leave frees it. */
+void job_queue_abandon(struct job_queue *queue);
 
 struct worker_stats {
   uint32_t threads, busy, written_off, queued;

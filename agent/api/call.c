@@ -1,0 +1,220 @@
+#include "sandkeeper/api/call.h"
+
+#include "sandkeeper/api/rpc_error.h"
+#include "sandkeeper/api/rpc_session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What an error of a batch's call may need when its answer did not fit: a sentence and an id. */
+#define BATCH_RESERVE 2048
+
+struct batch {
+  struct buf answers;
+  size_t max_message;
+  size_t holds; /* calls that are not answered, and the maker */
+  size_t calls; /* not answered yet */
+};
+
+/* ---- batches ---- */
+
+struct batch *batch_new(size_t max_message, size_t calls) {
+  struct batch *batch = calloc(1, sizeof *batch);
+  if (!batch)
+    return NULL;
+  buf_init(&batch->answers, max_message, BUF_HEADROOM);
+  batch->max_message = max_message;
+  batch->holds = 1;
+  batch->calls = calls;
+  return batch;
+}
+
+void batch_release(struct batch *batch) {
+  if (--batch->holds > 0)
+    return;
+  buf_free(&batch->answers);
+  free(batch);
+}
+
+/* Adds one answer; true when it was the last one and *out is the whole batch. */
+static bool batch_answer(struct batch *batch, struct buf *response, struct buf *out) {
+  batch->calls--;
+  if (response) {
+    buf_append(&batch->answers, batch->answers.len ? "," : "[", 1);
+    buf_append(&batch->answers, response->data, response->len);
+  }
+  if (batch->calls > 0 || batch->answers.len == 0)
+    return false;
+  buf_append(&batch->answers, "]", 1);
+  buf_move(out, &batch->answers);
+  return true;
+}
+
+/* ---- calls ---- */
+
+struct call *call_new(struct rpc_session *session, char *id, struct batch *batch) {
+  struct call *call = calloc(1, sizeof *call);
+  if (!call) {
+    free(id);
+    return NULL;
+  }
+  call->api = session->api;
+  call->session = session;
+  call->id = id;
+  call->method = "";
+  call->batch = batch;
+  if (batch)
+    batch->holds++;
+  list_init(&call->ready_node);
+  list_append(&session->calls, &call->node);
+  session->n_calls++;
+  buf_init(&call->response, call_budget(call), BUF_HEADROOM);
+  return call;
+}
+
+void call_end(struct call *call) {
+  struct rpc_session *session = call->session;
+  if (call->ended)
+    call->ended(call);
+  list_remove(&call->node);
+  list_remove(&call->ready_node);
+  session->n_calls--;
+  if (call->answered)
+    session->unsent -= call->response.len;
+  buf_free(&call->response);
+  if (call->batch)
+    batch_release(call->batch);
+  free(call->id);
+  free(call);
+}
+
+size_t call_budget(const struct call *call) {
+  const struct batch *batch = call->batch;
+  if (!batch)
+    return call->session->peer->max_message;
+  size_t used = batch->answers.len + 2 + batch->calls * BATCH_RESERVE;
+  size_t left = batch->max_message > used ? batch->max_message - used : 0;
+  return BATCH_RESERVE + left / (batch->calls ? batch->calls : 1);
+}
+
+void call_wake(struct call *call) {
+  if (!list_is_linked(&call->ready_node))
+    list_append(&call->session->ready, &call->ready_node);
+  call->session->peer->ops->wake(call->session->peer);
+}
+
+struct job_queue *call_file_queue(struct call *call) {
+  return call->session->files;
+}
+
+/* ---- responses ---- */
+
+static struct json_out response_begin(struct call *call, const char *member) {
+  struct json_out out;
+  buf_free(&call->response);
+  call->response.max = call_budget(call);
+  json_out_begin(&out, &call->response);
+  json_out_object(&out);
+  json_out_key(&out, "jsonrpc");
+  json_out_string(&out, "2.0");
+  json_out_key(&out, "id");
+  const char *id = call->id ? call->id : "null";
+  json_out_raw(&out, id, strlen(id));
+  json_out_key(&out, member);
+  return out;
+}
+
+static void answered(struct call *call) {
+  call->answered = true;
+  call->session->unsent += call->response.len;
+  rpc_session_flow(call->session);
+  call_wake(call);
+}
+
+struct json_out call_error_begin(struct call *call) {
+  return response_begin(call, "error");
+}
+
+void call_error_end(struct call *call, struct json_out *out) {
+  json_out_object_end(out);
+  if (json_out_end(out) < 0) { /* an error that does not fit: the shortest one */
+    static const char text[] = "{\"code\":-32603,\"message\":\"no memory\",\"data\":{\"kind\":\"internal_error\"}}";
+    struct json_out shortest = response_begin(call, "error");
+    json_out_raw(&shortest, text, sizeof text - 1);
+    json_out_object_end(&shortest);
+  }
+  answered(call);
+}
+
+void call_fail_with(struct call *call, const struct error *error, void (*data)(struct json_out *out, void *arg),
+                    void *arg) {
+  struct json_out out = call_error_begin(call);
+  rpc_error_write(&out, error, data, arg);
+  call_error_end(call, &out);
+}
+
+void call_fail(struct call *call, const struct error *error) {
+  call_fail_with(call, error, NULL, NULL);
+}
+
+struct json_out call_result(struct call *call) {
+  return response_begin(call, "result");
+}
+
+void call_result_end(struct call *call, struct json_out *out, const char *hint) {
+  json_out_object_end(out);
+  if (json_out_end(out) == 0) {
+    answered(call);
+    return;
+  }
+  struct error error = ERROR_INIT;
+  size_t budget = call_budget(call);
+  error_set(&error, ERROR_TOO_LARGE, 0, "%s: the answer does not fit into the %zu bytes that this client takes%s%s",
+            call->method, budget, hint ? "; " : "", hint ? hint : "");
+  error.limit = budget;
+  call_fail(call, &error);
+}
+
+void call_result_empty(struct call *call) {
+  struct json_out out = call_result(call);
+  json_out_object(&out);
+  json_out_object_end(&out);
+  call_result_end(call, &out, NULL);
+}
+
+bool call_take_response(struct call *call, struct buf *out) {
+  struct rpc_session *session = call->session;
+  bool sends = call->id != NULL, ready = sends;
+  if (call->batch) {
+    ready = batch_answer(call->batch, sends ? &call->response : NULL, out);
+  } else if (sends) {
+    session->unsent -= call->response.len;
+    buf_move(out, &call->response);
+  }
+  call_end(call);
+  rpc_session_flow(session);
+  return ready;
+}
+
+/* ---- notifications ---- */
+
+struct json_out call_notification(const struct call *call, const char *method, struct buf *out) {
+  struct json_out json;
+  out->max = call->session->peer->max_message;
+  json_out_begin(&json, out);
+  json_out_object(&json);
+  json_out_key(&json, "jsonrpc");
+  json_out_string(&json, "2.0");
+  json_out_key(&json, "method");
+  json_out_string(&json, method);
+  json_out_key(&json, "params");
+  json_out_object(&json);
+  json_out_key(&json, "id");
+  json_out_raw(&json, call->id, strlen(call->id));
+  return json;
+}
+
+void call_notification_end(struct json_out *out) {
+  json_out_object_end(out);
+  json_out_object_end(out);
+}

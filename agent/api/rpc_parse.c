@@ -1,0 +1,70 @@
+#include "sandkeeper/api/rpc_parse.h"
+
+#include <errno.h>
+#include <json-c/json_tokener.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* The closing quote of the string that holds `at`. */
+static const char *string_end(const char *at, const char *end) {
+  while (at < end && *at != '"')
+    at += *at == '\\' ? 2 : 1;
+  return at < end ? at : end;
+}
+
+/* True when a colon follows the string: it is a member name. */
+static bool is_name(const char *quote, const char *end) {
+  const char *at = quote + 1;
+  while (at < end && strchr(" \t\r\n", *at))
+    at++;
+  return at < end && *at == ':';
+}
+
+/* json-c keeps member names as C strings: {"PATH\u0000x":1} would read as PATH. */
+static bool has_nul_in_name(const char *text, size_t len) {
+  static const char nul[] = "\\u0000";
+  const char *end = text + len, *at = text;
+  while ((at = memmem(at, (size_t)(end - at), nul, sizeof nul - 1))) {
+    at = string_end(at, end);
+    if (at == end)
+      return false;
+    if (is_name(at, end))
+      return true;
+  }
+  return false;
+}
+
+static int tokenize(json_tokener *tokener, const char *text, size_t len, json_object **value, struct error *err) {
+  *value = json_tokener_parse_ex(tokener, text, (int)len);
+  enum json_tokener_error status = json_tokener_get_error(tokener);
+  if (status == json_tokener_continue) { /* a number at the top ends only when something follows */
+    *value = json_tokener_parse_ex(tokener, " ", 1);
+    status = json_tokener_get_error(tokener);
+    if (status == json_tokener_continue)
+      return error_set(err, ERROR_INVALID, 0,
+                       len ? "parse error: the message ends in the middle of its JSON"
+                           : "parse error: the message is empty");
+  }
+  if (status == json_tokener_success)
+    return 0;
+  size_t at = json_tokener_get_parse_end(tokener);
+  if (status == json_tokener_error_depth)
+    return error_set(err, ERROR_INVALID, 0, "parse error: nested deeper than %d levels at byte %zu", RPC_DEPTH_MAX, at);
+  return error_set(err, ERROR_INVALID, 0, "parse error: %s at byte %zu", json_tokener_error_desc(status), at);
+}
+
+int rpc_parse(const char *text, size_t len, json_object **value, struct error *err) {
+  *value = NULL;
+  if (len > INT_MAX)
+    return error_set(err, ERROR_INVALID, 0, "parse error: the message is longer than %d bytes", INT_MAX);
+  if (has_nul_in_name(text, len))
+    return error_set(err, ERROR_INVALID, 0, "parse error: a member name holds a NUL character");
+  json_tokener *tokener = json_tokener_new_ex(RPC_DEPTH_MAX);
+  if (!tokener)
+    return error_set_errno(err, ENOMEM, "parse error");
+  json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+  int status = tokenize(tokener, text, len, value, err);
+  json_tokener_free(tokener);
+  return status;
+}

@@ -1,0 +1,17 @@
+/* rpc_parse.h - a message's bytes into a json-c tree. Pure; may run on a worker. */
+#ifndef SANDKEEPER_API_RPC_PARSE_H
+#define SANDKEEPER_API_RPC_PARSE_H
+
+#include "sandkeeper/base/error.h"
+
+#include <json-c/json_object.h>
+#include <stddef.h>
+
+#define RPC_DEPTH_MAX 64 /* docs/protocol.md 3.3 */
+
+/* 0 and *value (NULL is JSON's null), a new reference; or -1 with ERROR_INVALID and the offset in the message. As
+ * strict as json-c gets (it still takes NaN and single quotes): valid UTF-8, nothing behind the value, no member name
+ * that holds a NUL (json-c would cut it there). */
+int rpc_parse(const char *text, size_t len, json_object **value, struct error *err);
+
+#endif

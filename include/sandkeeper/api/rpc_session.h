@@ -1,0 +1,41 @@
+/* rpc_session.h - what rpc.c and call.c share of a session. Nobody else includes it. */
+#ifndef SANDKEEPER_API_RPC_SESSION_H
+#define SANDKEEPER_API_RPC_SESSION_H
+
+#include "sandkeeper/api/call.h"
+#include "sandkeeper/api/peer.h"
+
+struct parse_job;
+
+struct rpc_session {
+  struct api *api;
+  struct peer *peer;
+  struct list calls;
+  uint32_t n_calls;
+  struct list ready; /* calls that may have something to send, in turn */
+  struct job_queue *files;
+  struct parse_job *parse; /* outstanding */
+  size_t unsent;           /* bytes of complete answers that were not pulled yet */
+  bool held;
+};
+
+/* Tells the peer whether it may send. */
+void rpc_session_flow(struct rpc_session *session);
+
+/* `id` is taken over; NULL with a notification. NULL: no memory. */
+struct call *call_new(struct rpc_session *session, char *id, struct batch *batch);
+void call_end(struct call *call);
+
+/* An error response made by hand. */
+struct json_out call_error_begin(struct call *call);
+void call_error_end(struct call *call, struct json_out *out);
+
+/* Moves the response of an answered call, or, if it was the last of its batch, the whole batch, into *out; ends the
+ * call. False: there is nothing to send (yet). */
+bool call_take_response(struct call *call, struct buf *out);
+
+/* The answers of one batch. The maker's hold keeps it until all its calls are made; then batch_release(). */
+struct batch *batch_new(size_t max_message, size_t calls);
+void batch_release(struct batch *batch);
+
+#endif
