@@ -54,13 +54,19 @@ static void arm_stall_timer(struct command *command) {
   command_io_resume(command);
 }
 
+/* Nobody is waited for: there was no memory for the log. Later there may be. */
+#define RETRY (100 * CLOCK_MS)
+
 /* Stops watching altogether: a registered pipe whose writer is gone reports EPOLLHUP whatever is asked for, and would
  * spin. */
 static void pause_pipe(struct command_pipe *pipe) {
   struct command *command = pipe->command;
-  loop_watch_stop(loop_of(command), &pipe->watch);
-  if (!loop_timer_is_started(&command->stall_timer))
+  struct loop *loop = loop_of(command);
+  loop_watch_stop(loop, &pipe->watch);
+  if (reader_holds(command) && !loop_timer_is_started(&command->stall_timer))
     arm_stall_timer(command);
+  else if (!reader_holds(command))
+    loop_timer_start(loop, &command->stall_timer, loop_now(loop) + RETRY, on_stall, command);
 }
 
 static void resume_pipe(struct command_pipe *pipe) {

@@ -18,13 +18,14 @@ struct kernel_sigaction {
 #define KERNEL_SIGSET_SIZE 8 /* _NSIG / 8 */
 #define LAST_SIGNAL 64
 
-static long call(long number, long a, long b, long c, long d) {
+/* The sanitizers keep a shadow of each thread's stack, and this code runs on a stack they do not know. */
+#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
+
+UNSANITIZED static long call(long number, long a, long b, long c, long d) {
   return syscall(number, a, b, c, d);
 }
 
-/* The sanitizers keep a shadow of each thread's stack, and this function runs on a stack they do not know. */
-__attribute__((noreturn, no_sanitize("address", "undefined"))) static void fail(struct spawn_child *child,
-                                                                                enum spawn_step step) {
+UNSANITIZED static void fail(struct spawn_child *child, enum spawn_step step) {
   child->failed_errno = errno;
   child->failed_step = step;
   for (;;)
@@ -33,18 +34,18 @@ __attribute__((noreturn, no_sanitize("address", "undefined"))) static void fail(
 
 /* Another program's ignored SIGPIPE, or libwebsockets' own, must not reach the command: `yes | head -1` would complain.
  */
-static void reset_signals(void) {
+UNSANITIZED static void reset_signals(void) {
   const struct kernel_sigaction initial = {{0}};
   for (int number = 1; number <= LAST_SIGNAL; number++)
     call(SYS_rt_sigaction, number, (long)&initial, 0, KERNEL_SIGSET_SIZE);
 }
 
-static void empty_signal_mask(void) {
+UNSANITIZED static void empty_signal_mask(void) {
   const uint64_t none = 0;
   call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&none, 0, KERNEL_SIGSET_SIZE);
 }
 
-static void raise_oom_score(const struct spawn_child *child) {
+UNSANITIZED static void raise_oom_score(const struct spawn_child *child) {
   long fd = call(SYS_openat, AT_FDCWD, (long)"/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC, 0);
   if (fd < 0)
     return; /* no /proc here: a preference is lost, no more */
@@ -52,7 +53,7 @@ static void raise_oom_score(const struct spawn_child *child) {
   call(SYS_close, fd, 0, 0, 0);
 }
 
-static void set_user(struct spawn_child *child) {
+UNSANITIZED static void set_user(struct spawn_child *child) {
   if (!child->change_user)
     return;
   if (call(SYS_setgroups, (long)child->n_groups, (long)child->groups, 0, 0) < 0 ||
@@ -68,7 +69,7 @@ static void take_terminal(void) {
   call(SYS_ioctl, 0, TIOCSPGRP, (long)&group, 0);
 }
 
-static void set_stdio(struct spawn_child *child) {
+UNSANITIZED static void set_stdio(struct spawn_child *child) {
   for (int fd = 0; fd < 3; fd++)
     if (child->stdio[fd] >= 0 && call(SYS_dup3, child->stdio[fd], fd, 0, 0) < 0)
       fail(child, SPAWN_STEP_STDIO);
@@ -77,7 +78,7 @@ static void set_stdio(struct spawn_child *child) {
 }
 
 /* As execvp(3): go on after ENOENT, ENOTDIR and EACCES, and tell of EACCES if that was the best there was. */
-static void run_program(struct spawn_child *child) {
+UNSANITIZED static void run_program(struct spawn_child *child) {
   int best = ENOENT;
   for (char *const *program = child->programs; *program; program++) {
     call(SYS_execve, (long)*program, (long)child->argv, (long)child->envp, 0);
@@ -90,7 +91,7 @@ static void run_program(struct spawn_child *child) {
   fail(child, SPAWN_STEP_EXEC);
 }
 
-__attribute__((no_sanitize("address", "undefined"))) int spawn_child_main(void *arg) {
+UNSANITIZED int spawn_child_main(void *arg) {
   struct spawn_child *child = arg;
   atomic_store(child->pid, (pid_t)call(SYS_getpid, 0, 0, 0, 0));
   reset_signals();
