@@ -46,10 +46,10 @@ def static_image():
     """`sandkeeper`: what the last stage of docker/Dockerfile.static makes, from the program built outside."""
     with open(os.path.join(containers.ROOT, "docker", "Dockerfile.static"), encoding="utf-8") as file:
         last_stage = file.read().rpartition("FROM scratch")[2]
-    lines = [line for line in last_stage.splitlines() if "/licences/" not in line]
-    text = "FROM scratch" + "\n".join(lines).replace("--from=build /src/build-static/", "")
+    text = "FROM scratch" + last_stage.replace("--from=build /image/", "image/")
     with tempfile.TemporaryDirectory() as context:
-        shutil.copy(STATIC, os.path.join(context, "sandkeeper"))
+        os.makedirs(os.path.join(context, "image", "work"))
+        shutil.copy(STATIC, os.path.join(context, "image", "sandkeeper"))
         path = os.path.join(context, "Dockerfile")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

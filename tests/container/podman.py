@@ -89,14 +89,17 @@ class Container:
                 "run", "--detach", "--name", self.name, "--label", LABEL, "-v", f"{self.shared}:/run/agent",
                 *network, *options, image, *arguments,
             )  # fmt: skip
-            if network:
-                self.port = int(podman("port", self.name, str(PORT)).stdout.strip().rpartition(":")[2])
+            if wait and network:
+                self.find_port()
             if wait:
                 self.wait_ready(timeout)
         except BaseException as error:
             logs = self.logs()
             self.remove()
             raise AssertionError(f"{error}\nthe container's output:\n{logs[-4000:]}") from error
+
+    def find_port(self, inside=PORT):
+        self.port = int(podman("port", self.name, str(inside)).stdout.strip().rpartition(":")[2])
 
     # Its state
 
