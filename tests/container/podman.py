@@ -156,12 +156,13 @@ class Container:
     def health(self):
         return json.loads(self.http("GET", "/health")[2])
 
-    def connect(self):
+    def connect(self, token=None):
+        options = {"additional_headers": {"Authorization": f"Bearer {token}"}} if token else {}
         if not self.unix_path:
-            return Client(f"ws://127.0.0.1:{self.port}/ws")
+            return Client(f"ws://127.0.0.1:{self.port}/ws", **options)
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(self.unix_path)
-        return Client("ws://localhost/ws", sock=sock)
+        return Client("ws://localhost/ws", sock=sock, **options)
 
     def run(self, command=None, timeout=30.0, **params):
         """One exec on a connection of its own; its result."""

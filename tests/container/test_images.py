@@ -7,7 +7,6 @@ import podman as containers
 import pytest
 import yaml
 from helpers.client import RpcError
-from helpers.wait import wait_until
 
 DOCKER = os.path.join(containers.ROOT, "docker")
 
@@ -103,45 +102,48 @@ def test_the_compose_example_is_one():
     assert services["agent"]["command"] == ["install", "/agent"]
 
 
-def test_the_kubernetes_example_runs(static_image, tmp_path):
-    """`podman kube play` runs the pod: init container, volumes, security context. What it does not know of is left out
-    (secrets of the cluster, sleep hooks), and the base image is the one at hand."""
+def _as_podman_options(pod, container, volumes):
+    """What a kubelet makes of one container of the pod, as far as the agent notices."""
+    security = {**pod["securityContext"], **container["securityContext"]}
+    assert security["runAsNonRoot"] and security["allowPrivilegeEscalation"] is False
+    options = ["--user", f"{security['runAsUser']}:{security['runAsGroup']}", "--security-opt", "no-new-privileges"]
+    options += [f"--cap-drop={name}" for name in security["capabilities"]["drop"]]
+    options += ["--read-only", "--read-only-tmpfs=false"] if security["readOnlyRootFilesystem"] else []
+    for mount in container["volumeMounts"]:
+        options += ["-v", f"{volumes[mount['name']]}:{mount['mountPath']}:{'ro' if mount.get('readOnly') else 'rw'}"]
+    for variable in container.get("env", []):
+        options += ["--env", f"{variable['name']}={variable.get('value', 'from-the-pod')}"]
+    return options
+
+
+def test_the_kubernetes_example_runs(start, static_image, tmp_path):
     with open(os.path.join(DOCKER, "examples", "kubernetes.yaml"), encoding="utf-8") as file:
-        pod = yaml.safe_load(file)
-    name = f"sandkeeper-test-{os.urandom(4).hex()}"
-    pod["metadata"]["name"] = name
-    container = pod["spec"]["containers"][0]
-    assert {"startupProbe", "readinessProbe", "livenessProbe", "lifecycle"} <= set(container)
-    for key in ("startupProbe", "readinessProbe", "lifecycle", "ports"):
-        del container[key]
-    container["image"] = "localhost/test/python"
-    container["imagePullPolicy"] = "Never"
-    pod["spec"]["initContainers"][0]["image"] = f"localhost/{static_image}"
-    pod["spec"]["initContainers"][0]["imagePullPolicy"] = "Never"
-    token = tmp_path / "token"
-    token.write_text("sesame\n")
-    token.chmod(0o644)
-    for volume in pod["spec"]["volumes"]:
-        if volume["name"] == "token":
-            del volume["secret"]
-            volume["hostPath"] = {"path": str(tmp_path), "type": "Directory"}
-    path = tmp_path / "pod.yaml"
-    path.write_text(yaml.safe_dump(pod))
+        pod = yaml.safe_load(file)["spec"]
     tmp_path.chmod(0o755)
-    containers.podman("kube", "play", str(path))
-    inside = f"{name}-{container['name']}"
-    try:
-        wait_until(
-            lambda: containers.podman("exec", inside, "/agent/sandkeeper", "health", check=False).returncode == 0, 20,
-            lambda: containers.podman("logs", inside, check=False),
-        )  # fmt: skip
-        assert containers.inspect(inside, "{{.HostConfig.ReadonlyRootfs}}") == "true"
-        assert containers.podman("exec", inside, "id", "-u").stdout == "1000\n"
-        # With a token configured everything else is closed.
-        script = (
-            "import socket; s = socket.create_connection(('127.0.0.1', 4001));"
-            "s.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); print(s.recv(12))"
-        )
-        assert "401" in containers.podman("exec", inside, "python3", "-c", script).stdout
-    finally:
-        containers.podman("pod", "rm", "--force", "--time", "0", name, check=False)
+    volumes = {}
+    for volume in pod["volumes"]:
+        path = volumes[volume["name"]] = tmp_path / volume["name"]
+        path.mkdir()
+        os.chown(path, 0, pod["securityContext"]["fsGroup"])
+        path.chmod(0o2775)
+    (volumes["token"] / "token").write_text("sesame\n")
+
+    (init,) = pod["initContainers"]
+    options = _as_podman_options(pod, init, volumes)
+    done = containers.podman("run", "--rm", "--no-healthcheck", *options, static_image, *init["args"])
+    assert done.stdout == "installed /agent/sandkeeper\n"
+
+    (sandbox,) = pod["containers"]
+    command, *arguments = sandbox["command"]
+    options = [*_as_podman_options(pod, sandbox, volumes), "--entrypoint", command]
+    container = start("test/python", *arguments, options=options)
+    for probe in ("startupProbe", "readinessProbe"):
+        assert container.http("GET", sandbox[probe]["httpGet"]["path"])[0] == 200
+    assert container.exec(*sandbox["livenessProbe"]["exec"]["command"]).stdout.startswith("healthy")
+    assert container.http("GET", "/metrics")[0] == 401
+    with container.connect(token="sesame") as client:
+        client.call("write", {"path": "file", "content": "kept\n"})
+        assert client.exec("cat /work/file; id -u; echo $SANDBOX_ID")["output"] == "kept\n1000\nfrom-the-pod\n"
+        assert "sesame" not in client.exec("env")["output"]
+    assert container.seconds_to_end() < pod["terminationGracePeriodSeconds"]
+    assert container.exit_code() == 0
