@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from helpers.agent import BINARY, Agent
+from helpers.agent import ATTACH, BINARY, Agent, AttachedAgent
 
 
 def pytest_report_header():
@@ -24,7 +24,7 @@ class _Shared:
 
     def get(self):
         if self.agent is None:
-            self.agent = Agent("--sandbox-id", "e2e-sandbox")
+            self.agent = AttachedAgent(ATTACH) if ATTACH else Agent("--sandbox-id", "e2e-sandbox")
         return self.agent
 
     def check(self):

@@ -216,3 +216,42 @@ class Agent:
                 pass
         self.process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+# The folder with the log of an agent that runs already, as process 1 of the container that the tests run in too
+# (tests/container/test_e2e.py). The shared agent is that one then.
+ATTACH = os.environ.get("SANDKEEPER_ATTACH")
+
+
+class _Elsewhere:
+    """Stands for the process of an agent that somebody else has started."""
+
+    pid = 1
+    returncode = None
+
+    @staticmethod
+    def poll():
+        return None if processes.is_alive(1) else 0
+
+
+class AttachedAgent(Agent):
+    def __init__(self, directory):  # pylint: disable=super-init-not-called
+        self.directory = directory
+        self.log_path = os.path.join(directory, "stderr")
+        self.workdir = os.readlink("/proc/1/cwd")
+        self.mark = processes.environ(1)[MARK]
+        self.process = _Elsewhere()
+        self.pid = self.process.pid
+        self.stopped = False
+        self.wait_ready()
+
+    def left_over(self):
+        """Without the tests themselves, which are the image's own command."""
+        own = {os.getpid(), os.getppid(), 1}
+        return [pid for pid in super().left_over() if pid not in own]
+
+    def stop(self, timeout=10.0):
+        """It lives as long as the tests do."""
+
+    def kill(self):
+        pass

@@ -1,0 +1,51 @@
+"""The end-to-end tests of tests/e2e once more, inside a container: the shared agent of those tests is the static program as
+process 1, and the tests themselves are the image's own command."""
+
+import os
+import resource
+import subprocess
+import tempfile
+import uuid
+
+import podman as containers
+import pytest
+from conftest import STATIC
+
+
+@pytest.mark.timeout(3600)
+def test_the_end_to_end_tests_against_process_1():
+    directory = tempfile.mkdtemp(prefix="sandkeeper-container-")
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    script = """
+        exec 2>/run/agent/stderr
+        exec "$SANDKEEPER_BINARY" --log-format json --listen 127.0.0.1:0 --sandbox-id e2e-sandbox --workdir /work -- \
+            .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q $ARGUMENTS
+    """
+    options = {
+        "SANDKEEPER_BINARY": STATIC,
+        "SANDKEEPER_ATTACH": "/run/agent",
+        "E2E_MARK": uuid.uuid4().hex,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ARGUMENTS": os.environ.get("E2E_ARGUMENTS", ""),
+        "CI": os.environ.get("CI", ""),
+    }
+    name = f"sandkeeper-test-{uuid.uuid4().hex[:12]}"
+    os.makedirs(os.path.join(directory, "work"))
+    os.chmod(directory, 0o755)
+    os.chmod(os.path.join(directory, "work"), 0o777)
+    try:
+        done = containers.podman(
+            "run", "--name", name, "--label", containers.LABEL, "--cap-add", "SYS_PTRACE,SYS_RESOURCE",
+            "--ulimit", f"nofile={min(files, 65536)}:{files}", "--pids-limit", "0",
+            "-v", f"{containers.ROOT}:{containers.ROOT}:ro", "-v", f"{STATIC}:{STATIC}:ro",
+            "-v", f"{directory}:/run/agent", "-v", f"{directory}/work:/work", "--workdir", containers.ROOT,
+            *(word for key, value in options.items() for word in ("--env", f"{key}={value}")),
+            "--entrypoint", "/bin/sh", "test/e2e", "-c", script, check=False, timeout=3500,
+        )  # fmt: skip
+        with open(os.path.join(directory, "stderr"), encoding="utf-8", errors="replace") as file:
+            log = file.read()
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-20000:]}\n{log[-4000:]}"
+        print(done.stdout[-2000:])
+    finally:
+        containers.podman("rm", "--force", "--ignore", "--time", "0", name, check=False)
+        subprocess.run(["rm", "-rf", directory], check=False)
