@@ -89,8 +89,8 @@ static void make_unknown(struct commands *commands, struct command *command) {
 static int complete_spec(struct commands *commands, struct command *command, struct spawn *spawn) {
   const struct commands_options *options = &commands->options;
   char *mark = command->terminator.mark;
-  snprintf(mark, TERMINATOR_MARK_MAX, COMMANDS_MARK "=%s.%llu", commands->run_id,
-           (unsigned long long)commands->sequence);
+  snprintf(mark, TERMINATOR_MARK_MAX, COMMANDS_MARK "=%s.%s%llu", commands->run_id,
+           command->of_image ? COMMANDS_MARK_IMAGE : COMMANDS_MARK_CLIENTS, (unsigned long long)commands->sequence);
   spawn->umask = options->umask;
   spawn->nofile = options->nofile;
   spawn->oom_score_adj = options->oom_score_adj;
@@ -186,6 +186,8 @@ static void left_live(struct commands *commands, struct command *command) {
     commands->counts.running--;
   if (list_is_empty(&commands->live) && commands->emptied)
     commands->emptied(commands->emptied_arg);
+  if (commands->quiet && commands_is_quiet(commands))
+    commands->quiet(commands->quiet_arg);
   command_unref(command);
 }
 
@@ -235,6 +237,13 @@ void commands_end_all(struct commands *commands, int64_t grace) {
     if (!command->of_image)
       command_end(command, REASON_EXITED, grace);
   }
+}
+
+bool commands_is_quiet(const struct commands *commands) {
+  LIST_FOREACH (&commands->live, node)
+    if (!LIST_OWNER(node, struct command, node)->of_image)
+      return false;
+  return true;
 }
 
 void commands_free(struct commands *commands) {

@@ -44,6 +44,7 @@ int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options,
   sandbox->workers = workers_new(sandbox->loop, options->file_timeout, err);
   if (!sandbox->workers)
     return -1;
+  sandbox_life_init(sandbox, options->ttl);
   sandbox->options.commands.sandbox_id = options->id;
   if (commands_init(&sandbox->commands, sandbox->loop, sandbox->workers, &sandbox->options.commands, environment, err) <
       0)
@@ -61,8 +62,10 @@ void sandbox_free(struct sandbox *sandbox) {
   if (sandbox->stopping)
     terminator_stop(&sandbox->terminator);
   signals_free(sandbox->signals);
-  if (sandbox->workers)
+  if (sandbox->workers) {
+    sandbox_life_free(sandbox);
     commands_free(&sandbox->commands);
+  }
   workers_free(sandbox->workers);
   loop_free(sandbox->loop);
 }

@@ -1,5 +1,7 @@
 #include "sandkeeper/net/http_head.h"
 
+#include "sandkeeper/base/percent.h"
+
 #include <string.h>
 #include <strings.h>
 
@@ -68,33 +70,8 @@ bool http_query_find(struct text query, const char *name, struct text *value) {
   return false;
 }
 
-static int hex_digit(char c) {
-  if (c >= '0' && c <= '9')
-    return c - '0';
-  if (c >= 'a' && c <= 'f')
-    return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F')
-    return c - 'A' + 10;
-  return -1;
-}
-
 ptrdiff_t http_percent_decode(char *out, struct text text, bool plus_is_space) {
-  size_t n = 0;
-  for (size_t i = 0; i < text.len; i++) {
-    char c = text.at[i];
-    if (c == '%') {
-      int high = i + 2 < text.len ? hex_digit(text.at[i + 1]) : -1;
-      int low = i + 2 < text.len ? hex_digit(text.at[i + 2]) : -1;
-      if (high < 0 || low < 0)
-        return -1;
-      c = (char)(high << 4 | low);
-      i += 2;
-    } else if (c == '+' && plus_is_space) {
-      c = ' ';
-    }
-    out[n++] = c;
-  }
-  return (ptrdiff_t)n;
+  return percent_decode(out, text.at, text.len, plus_is_space);
 }
 
 /* ---- the request line ---- */

@@ -4,10 +4,12 @@
 #ifndef SANDKEEPER_API_API_H
 #define SANDKEEPER_API_API_H
 
+#include "sandkeeper/api/sandbox_api.h"
 #include "sandkeeper/core/sandbox.h"
 
 struct api {
   struct sandbox *sandbox;
+  struct sandbox_api control;
 };
 
 #endif

@@ -131,7 +131,7 @@ struct command {
   bool was_signaled;  /* a client sent a signal: survivors are counted at the end */
   bool ending;        /* command_end() was called: nothing may delay the end beyond the terminator's patience */
 
-  /* Its mark, "SANDKEEPER_RUN=<run>.<number>", is in the environment of every descendant. */
+  /* Its mark, "SANDKEEPER_RUN=<run>.c<number>", is in the environment of every descendant. */
   struct terminator terminator;
 };
 

@@ -10,8 +10,11 @@
 
 #include <signal.h>
 
-/* The environment variable by which a command's descendants are found: "<run>.<number>". */
+/* The environment variable by which a command's descendants are found: "<run>.c<number>", or "<run>.i<number>" for the
+ * image's own command, which a stop of the sandbox spares. */
 #define COMMANDS_MARK "SANDKEEPER_RUN"
+#define COMMANDS_MARK_CLIENTS "c"
+#define COMMANDS_MARK_IMAGE "i"
 
 struct commands_options {
   const char *sandbox_id;  /* SANDBOX_ID for the commands */
@@ -55,6 +58,8 @@ struct commands {
   bool refusing;              /* the sandbox is stopped or the agent shuts down */
   void (*emptied)(void *arg); /* no live command is left; may be NULL */
   void *emptied_arg;
+  void (*quiet)(void *arg); /* no live command is left but the image's own; may be NULL */
+  void *quiet_arg;
 };
 
 /* The strings in options must live as long as the table; the environment is copied. */
@@ -77,6 +82,9 @@ int commands_remove(struct commands *commands, struct command *command, struct e
 
 /* Ends every live command but the image's own. */
 void commands_end_all(struct commands *commands, int64_t grace);
+
+/* No live command is left but the image's own. */
+bool commands_is_quiet(const struct commands *commands);
 
 /* The reaper saw this child dead, not reaped yet. False: it is no command's. */
 bool commands_child_died(struct commands *commands, const siginfo_t *info);

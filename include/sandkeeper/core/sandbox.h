@@ -6,6 +6,7 @@
 
 #include "sandkeeper/core/commands.h"
 #include "sandkeeper/core/loop.h"
+#include "sandkeeper/core/sandbox_life.h"
 #include "sandkeeper/core/signals.h"
 #include "sandkeeper/core/terminator.h"
 #include "sandkeeper/core/worker.h"
@@ -17,6 +18,7 @@ struct sandbox_options {
   const char *id;       /* SANDBOX_ID or the host name */
   int64_t file_timeout; /* ns, --file-timeout */
   int64_t grace;        /* ns, --grace */
+  int64_t ttl;          /* ns, --ttl; 0: none */
   struct commands_options commands;
 };
 
@@ -29,6 +31,8 @@ struct sandbox {
   struct sandbox_options options;
   int64_t started;      /* monotonic ns */
   int64_t started_wall; /* ns since 1970 */
+
+  struct sandbox_life life; /* core/sandbox_life.h */
 
   struct init_command *image_command; /* gets the agent's signals too; NULL: there is none */
 
