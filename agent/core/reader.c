@@ -73,6 +73,7 @@ static size_t unwanted(const struct reader *reader, enum stream stream, size_t l
 
 enum reader_item reader_next(struct reader *reader, size_t max, struct reader_piece *piece) {
   const struct command_log *log = &reader->command->log;
+  *piece = (struct reader_piece){0};
   catch_up(reader);
   for (int s = 0; s < STREAMS; s++) {
     if (reader->lost[s] == 0)
