@@ -1,0 +1,33 @@
+#include "sandkeeper/api/api.h"
+
+#include "sandkeeper/api/exchange.h"
+#include "sandkeeper/api/health.h"
+#include "sandkeeper/api/sandbox_api.h"
+
+#define SANDBOX_METHODS "GET HEAD"
+
+const struct route api_routes[] = {
+    {.methods = "GET HEAD", .path = "/health", .open = true, .handle = health_handle},
+    {.methods = SANDBOX_METHODS,
+     .path = "/api/v1/sandbox/*",
+     .body_max = SANDBOX_API_BODY_MAX,
+     .handle = sandbox_api_handle},
+    {.methods = SANDBOX_METHODS,
+     .path = "/api/v1/sandboxes/*",
+     .body_max = SANDBOX_API_BODY_MAX,
+     .handle = sandbox_api_handle},
+};
+const size_t api_n_routes = sizeof api_routes / sizeof *api_routes;
+
+void api_health(struct api *api, struct health *out) {
+  const struct sandbox *sandbox = api->sandbox;
+  *out = (struct health){
+      .stopping = sandbox->stopping,
+      .sandbox_id = sandbox->options.id,
+      .version = api->options.version,
+      .prompt_handler = api->options.prompt_handler,
+      .uptime = loop_now(sandbox->loop) - sandbox->started,
+      .running = sandbox->commands.counts.running,
+      .finished = sandbox->commands.counts.finished,
+  };
+}
