@@ -4,30 +4,36 @@ void killer_init(struct killer *killer) {
   *killer = (struct killer){.survivors = -1, .wake = CLOCK_NEVER};
 }
 
+static void begin(struct killer *killer, int64_t now) {
+  killer->interval = 0;
+  killer->look_at = now;
+  killer->survivors = -1;
+  killer->wake = now;
+}
+
 void killer_start(struct killer *killer, int64_t now, int64_t grace) {
-  if (killer->phase == KILLER_IDLE || killer->phase == KILLER_ENDED) {
+  if (!killer_is_active(killer) || killer->phase == KILLER_WATCHED) {
+    begin(killer, now);
     killer->phase = KILLER_STARTED;
     killer->kill_at = now + grace;
   } else if (now + grace < killer->kill_at) {
     killer->kill_at = now + grace;
+    killer->wake = now;
   }
-  killer->give_up_at = killer->kill_at + KILLER_PATIENCE;
-  killer->wake = now;
 }
 
 void killer_watch(struct killer *killer, int64_t now, int64_t patience) {
   if (killer_is_active(killer))
     return;
-  killer->phase = KILLER_KILLED;
-  killer->kill_at = now;
+  begin(killer, now);
+  killer->phase = KILLER_WATCHED;
   killer->give_up_at = now + patience;
-  killer->look_at = now;
-  killer->wake = now;
 }
 
 void killer_hint(struct killer *killer, int64_t now) {
+  killer->hinted = killer->looking;
   killer->look_at = now;
-  killer->interval = KILLER_LOOK_FIRST;
+  killer->interval = 0;
 }
 
 static enum killer_action wait_until(struct killer *killer, int64_t time) {
@@ -53,15 +59,17 @@ enum killer_action killer_next(struct killer *killer, int64_t now) {
     killer->phase = KILLER_TERMED;
     return act(killer, KILLER_TERM);
   }
+  bool termed = killer->phase == KILLER_TERMED;
+  bool all_gone = !killer->looking && killer->survivors == 0;
+  if (termed && !all_gone && now >= killer->kill_at) {
+    killer->phase = KILLER_KILLED;
+    killer->give_up_at = now + KILLER_PATIENCE;
+    return act(killer, KILLER_KILL);
+  }
   /* The end comes also while a look is outstanding: a hung /proc must not break the promise. */
-  if (now >= killer->give_up_at || (!killer->looking && killer->survivors == 0)) {
+  if (all_gone || (!termed && now >= killer->give_up_at)) {
     killer->phase = KILLER_ENDED;
     return KILLER_DONE;
-  }
-  bool termed = killer->phase == KILLER_TERMED;
-  if (termed && now >= killer->kill_at) {
-    killer->phase = KILLER_KILLED;
-    return act(killer, KILLER_KILL);
   }
   if (!killer->looking && now >= killer->look_at)
     return act(killer, KILLER_LOOK);
@@ -73,6 +81,7 @@ void killer_saw(struct killer *killer, int64_t now, int survivors) {
   killer->looking = false;
   killer->survivors = survivors;
   killer->interval = killer->interval ? earlier(2 * killer->interval, KILLER_LOOK_MOST) : KILLER_LOOK_FIRST;
-  killer->look_at = now + killer->interval;
+  killer->look_at = killer->hinted ? now : now + killer->interval;
+  killer->hinted = false;
   killer->wake = now;
 }

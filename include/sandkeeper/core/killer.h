@@ -26,27 +26,30 @@ enum killer_action {
 };
 
 struct killer {
-  enum { KILLER_IDLE, KILLER_STARTED, KILLER_TERMED, KILLER_KILLED, KILLER_ENDED } phase;
-  int64_t kill_at, give_up_at; /* monotonic ns */
+  enum { KILLER_IDLE, KILLER_WATCHED, KILLER_STARTED, KILLER_TERMED, KILLER_KILLED, KILLER_ENDED } phase;
+  int64_t kill_at, give_up_at; /* monotonic ns; give_up_at is known when it watches, and from the KILL on */
   int64_t look_at;             /* not again before */
   int64_t interval;            /* to the next look */
   int64_t wake;                /* when killer_next wants to be asked again at latest */
   bool looking;                /* an answer is outstanding */
-  int survivors;               /* of the last look; -1: never looked */
+  bool hinted;                 /* something ended meanwhile: the answer may be out of date */
+  int survivors;               /* of the last look since it began; -1: there was none, or /proc could not be read */
 };
 
 void killer_init(struct killer *killer);
 
-/* Begins: TERM now, KILL after `grace`. A second call may only bring the KILL forward. */
+/* Begins: TERM now, KILL after `grace`, also when it only watched so far. A second call may only bring the KILL
+ * forward. */
 void killer_start(struct killer *killer, int64_t now, int64_t grace);
 
-/* Only watches, for `patience`, what a signal that a client sent has left. */
+/* Only watches, for `patience`, what a signal that a client sent has left. Nothing when it is active already. */
 void killer_watch(struct killer *killer, int64_t now, int64_t patience);
 
 /* Something ended: worth a look at once. */
 void killer_hint(struct killer *killer, int64_t now);
 
-/* What to do now. After TERM, KILL or LOOK the caller reports with killer_saw(), and asks again. */
+/* What to do now. After TERM, KILL or LOOK the caller reports with killer_saw(), and asks again. One who asks late (the
+ * container was frozen) still gets the KILL, and KILLER_PATIENCE behind it. */
 enum killer_action killer_next(struct killer *killer, int64_t now);
 
 /* The result of a look: how many live processes the command still has; -1: /proc could not be read. */
