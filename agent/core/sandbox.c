@@ -12,6 +12,7 @@
 static void on_child(void *arg) {
   struct sandbox *sandbox = arg;
   reaper_pass(&sandbox->commands);
+  idle_touch(&sandbox->idle);
   if (sandbox->stopping && terminator_is_active(&sandbox->terminator))
     terminator_hint(&sandbox->terminator);
 }
@@ -49,6 +50,7 @@ int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options,
   if (commands_init(&sandbox->commands, sandbox->loop, sandbox->workers, &sandbox->options.commands, environment, err) <
       0)
     return -1;
+  idle_init(&sandbox->idle, &sandbox->commands);
   const struct signals_handler handler = {.child = on_child, .stop = on_stop, .other = on_other, .arg = sandbox};
   sandbox->signals = signals_new(sandbox->loop, &handler, err);
   if (!sandbox->signals)
@@ -62,6 +64,7 @@ void sandbox_free(struct sandbox *sandbox) {
   if (sandbox->stopping)
     terminator_stop(&sandbox->terminator);
   signals_free(sandbox->signals);
+  idle_stop(&sandbox->idle);
   if (sandbox->workers) {
     sandbox_life_free(sandbox);
     commands_free(&sandbox->commands);

@@ -5,6 +5,7 @@
 #define SANDKEEPER_CORE_SANDBOX_H
 
 #include "sandkeeper/core/commands.h"
+#include "sandkeeper/core/idle.h"
 #include "sandkeeper/core/loop.h"
 #include "sandkeeper/core/sandbox_life.h"
 #include "sandkeeper/core/signals.h"
@@ -28,6 +29,7 @@ struct sandbox {
   struct workers *workers;
   struct signals *signals;
   struct commands commands;
+  struct idle idle;
   struct sandbox_options options;
   int64_t started;      /* monotonic ns */
   int64_t started_wall; /* ns since 1970 */

@@ -1,0 +1,23 @@
+/* idle.h - gives memory back when a burst of work is over.
+ *
+ * Work touches pages of code and leaves free memory inside the heap; neither goes back by itself. Two seconds after the
+ * last child has ended, and only when there was enough work to be worth it, base/resident.h trims both. Nothing ticks: the
+ * timer runs once after work. Owner: the sandbox. */
+#ifndef SANDKEEPER_CORE_IDLE_H
+#define SANDKEEPER_CORE_IDLE_H
+
+#include "sandkeeper/core/commands.h"
+
+struct idle {
+  struct commands *commands;
+  struct loop_timer timer;
+  uint64_t work; /* what was done when it trimmed last */
+};
+
+void idle_init(struct idle *idle, struct commands *commands);
+void idle_stop(struct idle *idle);
+
+/* A child has ended: wait for the burst's end. */
+void idle_touch(struct idle *idle);
+
+#endif
