@@ -256,7 +256,7 @@ static void let_go_of_parse(struct rpc_session *session) {
 
 void rpc_session_take(struct rpc_session *session, struct buf *message) {
   if (message->len <= RPC_PARSE_INLINE_MAX) {
-    rpc_session_receive(session, message->data, message->len);
+    rpc_session_receive(session, message->data ? message->data : "", message->len);
     buf_free(message);
     return;
   }

@@ -131,8 +131,8 @@ static void take_fragment(struct ws_session *session, const char *bytes, size_t 
     ws_session_refuse(session, LWS_CLOSE_STATUS_INVALID_PAYLOAD, "the message ends inside a character");
     return;
   }
-  rpc_session_receive(session->rpc, session->in.data ? session->in.data : "", session->in.len);
-  drop_in(session);
+  ws->buffered -= session->in.len; /* from here on it is the api's */
+  rpc_session_take(session->rpc, &session->in);
 }
 
 int ws_session_receive(struct ws_session *session, const char *bytes, size_t len) {
