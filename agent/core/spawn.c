@@ -62,7 +62,7 @@ static int find_user(const struct spawn *spawn, struct user *user, bool *change,
     if (user_of_uid(0, user, err) < 0)
       return -1;
     *change = true;
-    return 0;
+    return user_read_groups(user, err);
   }
   if (!spawn->user)
     return user_of_uid(self, user, err);
@@ -74,7 +74,7 @@ static int find_user(const struct spawn *spawn, struct user *user, bool *change,
     return error_set(err, ERROR_PERMISSION, EPERM,
                      "user %s: the agent is not root and cannot run commands as another user", spawn->user);
   }
-  return 0;
+  return *change ? user_read_groups(user, err) : 0;
 }
 
 /* ---- program and environment ---- */
@@ -261,6 +261,22 @@ static int clone_child(struct spawn_child *child, pid_t *pid, int *pidfd) {
   return *pid < 0 ? -1 : 0;
 }
 
+/* execve(2) says ENOENT for a missing interpreter too, and EACCES for a directory: tell what it really was. */
+static void report_exec(const struct program *program, const char *what, int number, struct error *err) {
+  struct stat info;
+  const char *path = program->paths[0];
+  bool one = path && !program->paths[1] && stat(path, &info) == 0;
+  if (number == ENOENT && one)
+    error_set(err, ERROR_SPAWN_FAILED, number, "%s: the interpreter that it names does not exist", what);
+  else if (number == EACCES && one && S_ISDIR(info.st_mode))
+    error_set(err, ERROR_SPAWN_FAILED, number, "%s: it is a directory, not a program", what);
+  else if (number == ENOEXEC)
+    error_set(err, ERROR_SPAWN_FAILED, number, "%s: it is no program that this machine can run, and has no #! line",
+              what);
+  else
+    error_set_errno(err, number, "%s", what);
+}
+
 static int report_failure(const struct spawn *spawn, const struct program *program, const struct user *user,
                           enum spawn_step step, int number, struct error *err) {
   const char *what = program->argv[0] && *program->argv[0] ? program->argv[0] : "\"\"";
@@ -274,7 +290,7 @@ static int report_failure(const struct spawn *spawn, const struct program *progr
     if (spawn->sudo && geteuid() != 0 && number == ENOENT)
       error_set(err, ERROR_SPAWN_FAILED, number, "sudo: the agent is not root and the program sudo is not installed");
     else
-      error_set_errno(err, number, "%s", what);
+      report_exec(program, what, number, err);
     break;
   case SPAWN_STEP_CLONE:
     error_set_errno(err, number, "no new process for %s", what);

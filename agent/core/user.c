@@ -33,9 +33,9 @@ static int add_group(struct user *user, gid_t gid) {
 }
 
 /* The supplementary groups: those that name the user as a member. */
-static int read_groups(struct user *user) {
+int user_read_groups(struct user *user, struct error *err) {
   if (add_group(user, user->gid) < 0)
-    return -1;
+    return no_memory(user, err);
   FILE *file = fopen("/etc/group", "re");
   if (!file)
     return 0; /* an image without /etc/group has none */
@@ -46,7 +46,7 @@ static int read_groups(struct user *user) {
       if (strcmp(*member, user->name) == 0)
         status = add_group(user, group->gr_gid);
   fclose(file);
-  return status;
+  return status < 0 ? no_memory(user, err) : 0;
 }
 
 /* Fills *user from the entry with this name, or, when it is NULL, with this uid. False: there is none. */
@@ -79,7 +79,7 @@ int user_of_uid(uid_t uid, struct user *user, struct error *err) {
     user->name = strdup(digits);
     user->home = strdup("/");
   }
-  if (!user->name || !user->home || read_groups(user) < 0)
+  if (!user->name || !user->home)
     return no_memory(user, err);
   return 0;
 }
@@ -87,7 +87,7 @@ int user_of_uid(uid_t uid, struct user *user, struct error *err) {
 int user_lookup(const char *name_or_uid, struct user *user, struct error *err) {
   *user = (struct user){0};
   if (read_entry(name_or_uid, 0, user)) {
-    if (!user->name || !user->home || read_groups(user) < 0)
+    if (!user->name || !user->home)
       return no_memory(user, err);
     return 0;
   }

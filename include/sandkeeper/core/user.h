@@ -13,7 +13,7 @@
 struct user {
   uid_t uid;
   gid_t gid;
-  gid_t *groups; /* supplementary, the primary one included */
+  gid_t *groups; /* supplementary, the primary one included; empty before user_read_groups() */
   size_t n_groups;
   char *name; /* the uid in digits when /etc/passwd does not know it */
   char *home; /* "/" when unknown */
@@ -25,6 +25,9 @@ int user_lookup(const char *name_or_uid, struct user *user, struct error *err);
 
 /* The entry of a uid, as above; never ERROR_NOT_FOUND. */
 int user_of_uid(uid_t uid, struct user *user, struct error *err);
+
+/* Fills in the groups, which only somebody who becomes the user needs: /etc/group is read line by line. 0 or -1. */
+int user_read_groups(struct user *user, struct error *err);
 
 void user_free(struct user *user);
 
