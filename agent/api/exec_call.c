@@ -132,10 +132,7 @@ static void answer_detached(struct exec_call *exec) {
 static void program_of_command(struct json_out *out, void *arg) {
   const struct command *command = arg;
   json_out_key(out, "program");
-  if (command->title_is_argv)
-    json_out_raw(out, command->title, strlen(command->title));
-  else
-    json_out_string(out, command->title);
+  json_out_string(out, command->program ? command->program : command->title);
 }
 
 static void answer_failed(struct exec_call *exec) {

@@ -108,6 +108,7 @@ void command_unref(struct command *command) {
   commands_account_log(command->table, command, memory);
   free(command->first_input_bytes);
   free(command->error);
+  free(command->program);
   free(command->title);
   free(command);
 }

@@ -1,5 +1,6 @@
 /* The start of a command: spawn.c on a worker, and what the loop does when it comes back. */
 #include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/core/command.h"
 #include "sandkeeper/core/commands.h"
 
@@ -77,10 +78,12 @@ static void start_done(struct job *job, enum job_end end) {
     commands_on_started(command->table, now - command->started);
     command->started = now;
     command->started_wall = clock_wall();
-    if (start->status < 0)
+    if (start->status < 0) {
+      command->program = steal_pointer(&start->spawn.program);
       fail(command, &start->error);
-    else
+    } else {
       run(command, start);
+    }
     start_free(start);
   }
   command_unref(command);

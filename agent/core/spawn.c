@@ -41,6 +41,7 @@ void spawn_free(struct spawn *spawn) {
   free(spawn->shell);
   free(spawn->working_dir);
   free(spawn->user);
+  free(spawn->program);
   env_free(&spawn->env);
   fd_close(&spawn->in_fd);
   fd_close(&spawn->out_fd);
@@ -176,8 +177,9 @@ static int find_program(struct spawn *spawn, const char *shell, struct program *
     program->argv = spawn->argv;
   }
   const char *name = by_sudo ? "sudo" : program->argv[0];
+  spawn->program = strdup(name);
   program->paths = candidates(name, env_get(&spawn->env, "PATH"));
-  return program->paths ? 0 : -1;
+  return spawn->program && program->paths ? 0 : -1;
 }
 
 /* `argv` behind sudo: the words must be joined in one vector. */
@@ -270,6 +272,9 @@ static void report_exec(const struct program *program, const char *what, int num
     error_set(err, ERROR_SPAWN_FAILED, number, "%s: the interpreter that it names does not exist", what);
   else if (number == EACCES && one && S_ISDIR(info.st_mode))
     error_set(err, ERROR_SPAWN_FAILED, number, "%s: it is a directory, not a program", what);
+  else if (number == E2BIG)
+    error_set(err, ERROR_SPAWN_FAILED, number,
+              "%s: the arguments are too long; one may have 128 KiB (MAX_ARG_STRLEN), use stdin_data or a file", what);
   else if (number == ENOEXEC)
     error_set(err, ERROR_SPAWN_FAILED, number, "%s: it is no program that this machine can run, and has no #! line",
               what);

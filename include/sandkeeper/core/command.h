@@ -92,6 +92,7 @@ struct command {
 
   enum command_state state;
   struct error *error; /* FAILED */
+  char *program;       /* FAILED: what could not be executed; may be NULL */
   struct list node;    /* in the table: live or finished */
   struct list unreaped_node;
   bool known; /* the table's reference */
