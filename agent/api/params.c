@@ -2,7 +2,6 @@
 
 #include "sandkeeper/base/clock.h"
 
-#include <math.h>
 #include <string.h>
 
 json_object *params_get(json_object *params, const char *field) {
@@ -89,10 +88,10 @@ static bool whole_number(json_object *number, int64_t *value) {
     return true;
   }
   double real = json_object_get_double(number);
-  if (!json_object_is_type(number, json_type_double) || real != trunc(real) || fabs(real) > 9007199254740992.0)
+  if (!json_object_is_type(number, json_type_double) || !(real >= -9007199254740992.0 && real <= 9007199254740992.0))
     return false;
   *value = (int64_t)real;
-  return true;
+  return (double)*value == real;
 }
 
 int params_integer(json_object *params, const char *field, int64_t min, int64_t max, int64_t fallback, int64_t *value,
