@@ -267,14 +267,18 @@ static ssize_t on_read(void *arg, uint64_t position, char *out, size_t room) {
   return 0;
 }
 
-static void stream(struct exchange *public, unsigned status, const char *content_type,
-                   int (*pull)(struct exchange *x, struct buf *out)) {
+static void stream_sized(struct exchange *public, unsigned status, const char *content_type, uint64_t length,
+                         int (*pull)(struct exchange *x, struct buf *out)) {
   struct http_exchange *x = own(public);
   if (!may_answer(x))
     return;
   x->pull = pull;
-  set_answer(x, status, content_type,
-             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE_KEPT, on_read, x, NULL));
+  set_answer(x, status, content_type, MHD_create_response_from_callback(length, PIECE_KEPT, on_read, x, NULL));
+}
+
+static void stream(struct exchange *public, unsigned status, const char *content_type,
+                   int (*pull)(struct exchange *x, struct buf *out)) {
+  stream_sized(public, status, content_type, MHD_SIZE_UNKNOWN, pull);
 }
 
 static void wake(struct exchange *public) {
@@ -358,6 +362,7 @@ static const struct exchange_ops ops = {
     .reply = reply,
     .fail = fail,
     .stream = stream,
+    .stream_sized = stream_sized,
     .wake = wake,
     .send_file = send_file,
     .hold_body = hold_body,

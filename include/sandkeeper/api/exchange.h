@@ -37,7 +37,7 @@ struct exchange_ops {
   /* The announced length of the body, or -1 when it comes in chunks. */
   int64_t (*body_length)(struct exchange *x);
 
-  /* Adds a header to the answer; before reply(), stream() or send_file(). A value with CR or LF is dropped. */
+  /* Adds a header to the answer; before the answer. A value with CR or LF is dropped. */
   void (*add_header)(struct exchange *x, const char *name, const char *value);
 
   /* The whole answer; *body is moved (may be NULL: empty). For HEAD the body is left out, Content-Length stays. A
@@ -54,6 +54,9 @@ struct exchange_ops {
    * go out together. `out` fails to grow over the limit or without memory: the answer is then cut off. */
   void (*stream)(struct exchange *x, unsigned status, const char *content_type,
                  int (*pull)(struct exchange *x, struct buf *out));
+  /* The same with a length that is known, so with Content-Length. A stream that ends before it is cut off. */
+  void (*stream_sized)(struct exchange *x, unsigned status, const char *content_type, uint64_t length,
+                       int (*pull)(struct exchange *x, struct buf *out));
   void (*wake)(struct exchange *x); /* pull() may have something now; cheap, idempotent, never calls back */
 
   /* Sends `length` bytes of a regular file from `offset` by sendfile; fd is taken over. Only for local file systems: it
