@@ -13,27 +13,37 @@
 /* Not O_NOATIME: it needs to be the owner. O_NONBLOCK is for the moment between the look and the open. */
 #define READ_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* File systems whose pages come from this machine's disk or memory. From linux/magic.h, which musl-gcc does not find;
- * f2fs and zfs are there as well, and overlayfs stands for what lies below it. Others (NFS, FUSE, 9p, CIFS, ceph, and
- * what nobody has heard of) may wait for a network or a program. */
-static bool is_local(int fd) {
+enum file_system { LOCAL, REMOTE, KERNEL };
+
+/* Local: the pages come from this machine's disk or memory. Kernel: the content is made when it is read, and st_size is
+ * 0 or 4096. All others (NFS, FUSE, 9p, CIFS, ceph, and what nobody has heard of) may wait for a network or a program.
+ * The numbers are those of linux/magic.h, which musl-gcc does not find; f2fs's and zfs's are their own. */
+static enum file_system file_system_of(int fd) {
   struct statfs fs;
   if (fstatfs(fd, &fs) < 0)
-    return false;
+    return REMOTE;
   switch ((unsigned long)fs.f_type) {
   case 0xef53:     /* ext2, ext3, ext4 */
   case 0x58465342: /* xfs */
   case 0x9123683e: /* btrfs */
   case 0xf2f52010: /* f2fs */
   case 0x2fc12fc1: /* zfs */
-  case 0x794c7630: /* overlayfs */
+  case 0x794c7630: /* overlayfs: what lies below it is taken for local */
   case 0x01021994: /* tmpfs */
   case 0x858458f6: /* ramfs */
   case 0x73717368: /* squashfs */
   case 0xe0f5e1e2: /* erofs */
-    return true;
+    return LOCAL;
+  case 0x9fa0:     /* proc */
+  case 0x62656572: /* sysfs */
+  case 0x0027e0eb: /* cgroup */
+  case 0x63677270: /* cgroup2 */
+  case 0x64626720: /* debugfs */
+  case 0x74726163: /* tracefs */
+  case 0x73636673: /* securityfs */
+    return KERNEL;
   default:
-    return false;
+    return REMOTE;
   }
 }
 
@@ -68,7 +78,10 @@ int files_open(const char *path, struct files_source *source, struct error *err)
     return error_set_errno(err, errno, "cannot read %s", path);
   if (!S_ISREG(source->st.st_mode))
     return refuse_type(path, source->st.st_mode, err);
-  source->local = is_local(fd);
+  enum file_system kind = file_system_of(fd);
+  source->local = kind == LOCAL;
+  /* A FUSE server may stand in for /proc (lxcfs) and say 0 as well. */
+  source->sized = kind == LOCAL || (kind == REMOTE && source->st.st_size > 0);
   source->fd = fd_steal(&fd);
   return 0;
 }

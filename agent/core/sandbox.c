@@ -2,6 +2,8 @@
 
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/log.h"
+#include "sandkeeper/core/files_cleaner.h"
+#include "sandkeeper/core/files_leftovers.h"
 #include "sandkeeper/core/init_command.h"
 #include "sandkeeper/core/oom.h"
 #include "sandkeeper/core/reaper.h"
@@ -55,6 +57,7 @@ int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options,
   sandbox->signals = signals_new(sandbox->loop, &handler, err);
   if (!sandbox->signals)
     return -1;
+  files_cleaner_start(sandbox->workers);
   reaper_become_subreaper();
   reaper_pass(&sandbox->commands); /* children that a shell left us by exec, dead before the signalfd was there */
   return 0;
@@ -70,5 +73,6 @@ void sandbox_free(struct sandbox *sandbox) {
     commands_free(&sandbox->commands);
   }
   workers_free(sandbox->workers);
+  files_leftovers_end();
   loop_free(sandbox->loop);
 }

@@ -1,5 +1,6 @@
 /* files_edit: one place, every other byte as it was (case 23). */
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_leftovers.h"
 
 #include "scratch.h"
 
@@ -152,11 +153,17 @@ START_TEST(test_editors) {
 }
 END_TEST
 
+/* The record of this process, in /var/tmp. */
+static void end(void) {
+  files_leftovers_end();
+  scratch_end();
+}
+
 int main(void) {
   Suite *suite = suite_create("files_edit");
   TCase *tests = tcase_create("all");
   tcase_set_timeout(tests, 60);
-  tcase_add_checked_fixture(tests, scratch_begin, scratch_end);
+  tcase_add_checked_fixture(tests, scratch_begin, end);
   tcase_add_loop_test(tests, test_case_23, 0, (int)(sizeof rows / sizeof *rows));
   tcase_add_test(tests, test_case_23_conflicts);
   tcase_add_test(tests, test_overlap);

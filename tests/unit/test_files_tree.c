@@ -1,5 +1,6 @@
 /* files_list, files_stat, files_mkdir, files_remove, files_move. */
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_leftovers.h"
 
 #include "scratch.h"
 
@@ -276,11 +277,17 @@ START_TEST(test_move_across) {
 }
 END_TEST
 
+/* The record of this process, in /var/tmp. */
+static void end(void) {
+  files_leftovers_end();
+  scratch_end();
+}
+
 int main(void) {
   Suite *suite = suite_create("files_tree");
   TCase *tests = tcase_create("all");
   tcase_set_timeout(tests, 60);
-  tcase_add_checked_fixture(tests, scratch_begin, scratch_end);
+  tcase_add_checked_fixture(tests, scratch_begin, end);
   tcase_add_test(tests, test_case_26);
   tcase_add_test(tests, test_list);
   tcase_add_test(tests, test_pages);

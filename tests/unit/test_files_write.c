@@ -1,5 +1,6 @@
 /* files_write and files_upload: a write loses nothing, and keeps what the old file had. */
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_leftovers.h"
 
 #include "scratch.h"
 
@@ -402,11 +403,17 @@ START_TEST(test_two_writers) {
 }
 END_TEST
 
+/* The record of this process, in /var/tmp. */
+static void end(void) {
+  files_leftovers_end();
+  scratch_end();
+}
+
 int main(void) {
   Suite *suite = suite_create("files_write");
   TCase *tests = tcase_create("all");
   tcase_set_timeout(tests, 60);
-  tcase_add_checked_fixture(tests, scratch_begin, scratch_end);
+  tcase_add_checked_fixture(tests, scratch_begin, end);
   tcase_add_test(tests, test_new_file);
   tcase_add_test(tests, test_case_28);
   tcase_add_test(tests, test_links);

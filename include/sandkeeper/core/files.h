@@ -43,6 +43,7 @@ struct files_source {
   int fd;         /* -1 when closed */
   struct stat st; /* of the descriptor, when it was opened */
   bool local;     /* on a file system of this machine, as far as fstatfs(2) tells: sendfile does not wait for long */
+  bool sized;     /* st_size is true; false in /proc, /sys and the like, which make their content when it is read */
 };
 
 /* Opens a regular file for reading, without waiting: a FIFO, a socket or a device is ERROR_WRONG_TYPE and is not even
