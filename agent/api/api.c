@@ -1,6 +1,7 @@
 #include "sandkeeper/api/api.h"
 
 #include "sandkeeper/api/exchange.h"
+#include "sandkeeper/api/files_route.h"
 #include "sandkeeper/api/health.h"
 #include "sandkeeper/api/sandbox_api.h"
 
@@ -8,6 +9,9 @@
 
 const struct route api_routes[] = {
     {.methods = "GET HEAD", .path = "/health", .open = true, .handle = health_handle},
+    {.methods = "GET HEAD", .path = "/files", .handle = files_get_handle},
+    {.methods = "PUT", .path = "/files", .handle = files_put_handle, .body = files_put_body},
+    {.methods = "DELETE", .path = "/files", .handle = files_delete_handle},
     {.methods = SANDBOX_METHODS,
      .path = "/api/v1/sandbox/*",
      .body_max = SANDBOX_API_BODY_MAX,

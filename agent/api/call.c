@@ -97,6 +97,10 @@ size_t call_budget(const struct call *call) {
   return BATCH_RESERVE + left / (batch->calls ? batch->calls : 1);
 }
 
+size_t call_message_max(const struct call *call) {
+  return call->session->peer->max_message;
+}
+
 void call_wake(struct call *call) {
   if (!list_is_linked(&call->ready_node))
     list_append(&call->session->ready, &call->ready_node);
@@ -109,11 +113,10 @@ struct job_queue *call_file_queue(struct call *call) {
 
 /* ---- responses ---- */
 
-static struct json_out response_begin(struct call *call, const char *member) {
+static struct json_out response_into(const struct call *call, const char *member, struct buf *response) {
   struct json_out out;
-  buf_free(&call->response);
-  call->response.max = call_budget(call);
-  json_out_begin(&out, &call->response);
+  buf_init(response, call_budget(call), BUF_HEADROOM);
+  json_out_begin(&out, response);
   json_out_object(&out);
   json_out_key(&out, "jsonrpc");
   json_out_string(&out, "2.0");
@@ -122,6 +125,11 @@ static struct json_out response_begin(struct call *call, const char *member) {
   json_out_raw(&out, id, strlen(id));
   json_out_key(&out, member);
   return out;
+}
+
+static struct json_out response_begin(struct call *call, const char *member) {
+  buf_free(&call->response);
+  return response_into(call, member, &call->response);
 }
 
 static void answered(struct call *call) {
@@ -159,6 +167,19 @@ void call_fail(struct call *call, const struct error *error) {
 
 struct json_out call_result(struct call *call) {
   return response_begin(call, "result");
+}
+
+struct json_out call_result_into(const struct call *call, struct buf *response) {
+  return response_into(call, "result", response);
+}
+
+void call_result_take(struct call *call, struct buf *response, struct json_out *out, const char *hint) {
+  buf_move(&call->response, response);
+  out->buf = &call->response;
+  /* In a batch others may have taken room meanwhile. */
+  if (call->response.len > call_budget(call))
+    call->response.failed = true;
+  call_result_end(call, out, hint);
 }
 
 void call_result_end(struct call *call, struct json_out *out, const char *hint) {

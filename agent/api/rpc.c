@@ -18,7 +18,7 @@
 /* Answers that wait for a client that does not read: above this it is not listened to. */
 #define UNSENT_MAX (4u * 1024u * 1024u)
 
-static const struct method *const tables[] = {exec_methods};
+static const struct method *const tables[] = {exec_methods, file_methods, stream_methods};
 
 struct rpc_session *rpc_session_open(struct api *api, struct peer *peer, struct error *err) {
   struct rpc_session *session = calloc(1, sizeof *session);

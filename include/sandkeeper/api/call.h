@@ -49,6 +49,12 @@ struct json_out call_result(struct call *call);
  * instead. The bytes stay in the call until they are pulled. */
 void call_result_end(struct call *call, struct json_out *out, const char *hint);
 
+/* The same for a result that is written elsewhere, on a worker: puts what stands before it into *response, which gets
+ * the call's bounds, and returns the writer for one value. call_result_take() completes it and takes the buffer; a call
+ * that ends before needs nothing of it, and the buffer stays the caller's. */
+struct json_out call_result_into(const struct call *call, struct buf *response);
+void call_result_take(struct call *call, struct buf *response, struct json_out *out, const char *hint);
+
 /* The response {} . */
 void call_result_empty(struct call *call);
 
@@ -60,6 +66,9 @@ void call_fail_with(struct call *call, const struct error *error, void (*data)(s
 
 /* Bytes that a message of this call may have: the client's limit, shared among the calls of a batch. */
 size_t call_budget(const struct call *call);
+
+/* Bytes that one notification may have. */
+size_t call_message_max(const struct call *call);
 
 /* Something may be pulled. */
 void call_wake(struct call *call);
@@ -78,5 +87,7 @@ struct method {
   void (*start)(struct call *call, json_object *params); /* params: an object, never NULL; borrowed */
 };
 extern const struct method exec_methods[]; /* ended by a NULL name */
+extern const struct method file_methods[];
+extern const struct method stream_methods[];
 
 #endif
