@@ -131,7 +131,7 @@ static void on_silence(struct loop_timer *timer) {
   while ((session = LIST_FIRST(&ws->alive, struct ws_session, node)) && session->since + ping_after(ws) <= now) {
     place(session, &ws->pinged);
     session->ping_due = true;
-    lws_callback_on_writable(session->wsi);
+    ws_session_ask_turn(session);
   }
   start_ping_timer(ws);
 }
@@ -147,6 +147,9 @@ static void set_tcp_timeout(const struct ws *ws, int fd) {
 
 static void session_free(struct ws_session *session) {
   ws_session_end(session);
+  if (session->ws->going_on == session)
+    session->ws->going_on = NULL;
+  loop_timer_stop(session->ws->loop, &session->timer);
   fd_close(&session->fd);
   free(session->protocol);
   free(session->address);
@@ -184,6 +187,8 @@ static struct ws_session *session_new(struct ws *ws, const struct upgrade *upgra
   memcpy(session->key, upgrade->key, sizeof session->key);
   list_init(&session->node);
   loop_watch_init(&session->hangup);
+  loop_timer_init(&session->timer);
+  list_init(&session->pong_node);
   buf_init(&session->in, ws->options->max_message, 0);
   buf_init(&session->out, ws->options->max_message, BUF_HEADROOM);
   session->address = strdup(peer_address);
@@ -234,6 +239,12 @@ static void hand_over_all(struct ws *ws) {
   }
 }
 
+static void go_on_all(struct ws *ws) {
+  struct ws_session *session;
+  while ((session = LIST_FIRST(&ws->ponged, struct ws_session, pong_node)))
+    ws_session_go_on(session);
+}
+
 /* ---- the library's events ---- */
 
 static void take_born(struct ws *ws, struct lws *wsi) {
@@ -277,7 +288,10 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
   case LWS_CALLBACK_SERVER_WRITEABLE:
     return ws_session_writeable(session);
   case LWS_CALLBACK_WS_PEER_INITIATED_CLOSE:
-  case LWS_CALLBACK_WS_SERVER_DROP_PROTOCOL: /* it has begun to close, for a reason of its own or of ours */
+    return ws_session_peer_closes(session, len);
+  case LWS_CALLBACK_WS_SERVER_DROP_PROTOCOL:
+    ws_session_fails(session);
+    return 0;
   case LWS_CALLBACK_CLOSED:
     ws_session_end(session);
     return 0;
@@ -290,9 +304,22 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
   }
 }
 
+/* The library asks for the thread's number whenever it has changed what it polls a socket for; that it is asked is what
+ * we want to know. */
+static void on_poll_change(struct ws_session *session) {
+  if (session && session->ws->inside == 0) {
+    session->ws->inside++;
+    ws_session_polled(session);
+    session->ws->inside--;
+  }
+}
+
 static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *user, void *in, size_t len) {
   (void)user;
   switch ((int)reason) {
+  case LWS_CALLBACK_GET_THREAD_ID:
+    on_poll_change(lws_get_opaque_user_data(wsi));
+    return 1;
   case LWS_CALLBACK_SERVER_NEW_CLIENT_INSTANTIATED:
     take_born(lws_context_user(lws_get_context(wsi)), wsi);
     return 0;
@@ -306,7 +333,13 @@ static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *use
   case LWS_CALLBACK_CLOSED:
   case LWS_CALLBACK_WSI_DESTROY: {
     struct ws_session *session = lws_get_opaque_user_data(wsi);
-    return session ? on_session(session, reason, in, len) : 0;
+    if (!session)
+      return 0;
+    struct ws *ws = session->ws; /* the session may be gone afterwards */
+    ws->inside++;
+    int result = on_session(session, reason, in, len);
+    ws->inside--;
+    return result;
   }
   default:
     return 0;
@@ -419,6 +452,7 @@ struct ws *ws_new(struct loop *loop, const struct net_options *options, struct a
   list_init(&ws->adopted);
   list_init(&ws->alive);
   list_init(&ws->pinged);
+  list_init(&ws->ponged);
   loop_timer_init(&ws->ping_timer);
   loop_timer_init(&ws->close_timer);
   loop_task_init(&ws->close_task);
@@ -462,6 +496,7 @@ void ws_run(struct ws *ws) {
     else
       lws_service(ws->context, 0); /* waits as long as it takes */
     hand_over_all(ws);
+    go_on_all(ws);
   }
   ws->stop = false;
 }
@@ -489,7 +524,7 @@ void ws_close_all(struct ws *ws, unsigned code, const char *reason, int64_t dead
   ws->closed_arg = arg;
   for (size_t i = 0; i < 2; i++)
     LIST_FOREACH (lists[i], node)
-      lws_callback_on_writable(LIST_OWNER(node, struct ws_session, node)->wsi);
+      ws_session_ask_turn(LIST_OWNER(node, struct ws_session, node));
   if (ws->n_sessions == 0)
     loop_defer(ws->loop, &ws->close_task, on_all_closed, ws);
   else

@@ -1,6 +1,6 @@
-/* with_pid PID COMMAND... - starts COMMAND as process PID of this pid namespace, leader of a session and group of the same
- * number, as soon as that number is free. Says "started", and ends when COMMAND has ended. clone3(2) with set_tid wants
- * Linux 5.5 and CAP_SYS_ADMIN. */
+/* with_pid PID COMMAND... - starts COMMAND as process PID of this pid namespace, leader of a session and group of the
+ * same number, as soon as that number is free. Says "started", and ends when COMMAND has ended. clone3(2) with set_tid
+ * wants Linux 5.5 and CAP_SYS_ADMIN. */
 #include <errno.h>
 #include <linux/sched.h>
 #include <signal.h>

@@ -110,6 +110,11 @@ void rpc_session_receive(struct rpc_session *session, const char *bytes, size_t 
   session->peer->ops->wake(session->peer);
 }
 
+void rpc_session_take(struct rpc_session *session, struct buf *message) {
+  rpc_session_receive(session, message->data ? message->data : "", message->len);
+  buf_free(message);
+}
+
 bool rpc_session_pull(struct rpc_session *session, struct buf *out) {
   buf_reset(out, SIZE_MAX);
   struct message *message = LIST_FIRST(&session->messages, struct message, node);
@@ -409,7 +414,8 @@ int main(int argc, char **argv) {
                                      .allow_origins = api.config.allow_origin,
                                      .n_allow_origins = api.config.n_allow_origin,
                                      .max_message = (size_t)api.config.max_message,
-                                     .max_buffered = (size_t)api.config.max_buffered};
+                                     .max_buffered = (size_t)api.config.max_buffered,
+                                     .binary = getenv("NET_SERVER_BINARY") != NULL};
   const char *ping = getenv("NET_SERVER_PING_MS"); /* for tests that cannot wait for 20 s */
   if (ping)
     api.options.ping_after = api.options.drop_after = atol(ping) * CLOCK_MS;

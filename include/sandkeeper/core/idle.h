@@ -1,8 +1,8 @@
 /* idle.h - gives memory back when a burst of work is over.
  *
  * Work touches pages of code and leaves free memory inside the heap; neither goes back by itself. Two seconds after the
- * last child has ended, and only when there was enough work to be worth it, base/resident.h trims both. Nothing ticks: the
- * timer runs once after work. Owner: the sandbox. */
+ * last child has ended, and only when there was enough work to be worth it, base/resident.h trims both. Nothing ticks:
+ * the timer runs once after work. Owner: the sandbox. */
 #ifndef SANDKEEPER_CORE_IDLE_H
 #define SANDKEEPER_CORE_IDLE_H
 

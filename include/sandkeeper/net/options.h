@@ -2,6 +2,7 @@
 #ifndef SANDKEEPER_NET_OPTIONS_H
 #define SANDKEEPER_NET_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,9 @@ struct net_options {
 
   int64_t ping_after; /* ns without a sign of life, then a ping; 0: the default, 20 s */
   int64_t drop_after; /* ns after that ping; 0: the default, 20 s */
+
+  bool binary; /* for the Autobahn suite's echo: binary messages are taken, and the answer is of the kind that came last
+                */
 };
 
 #endif

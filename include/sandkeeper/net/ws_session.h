@@ -24,6 +24,7 @@ struct ws {
   struct lws_vhost *vhost;
   bool stop;
 
+  unsigned inside;         /* above 0 while the library is in a call of ours or we in one of its */
   int fd_limit;            /* the library's tables go so far */
   unsigned n_sessions;     /* from ws_adopt() until the library has closed the socket */
   struct list adopted;     /* not with the library yet */
@@ -33,6 +34,8 @@ struct ws {
   struct list alive;  /* by their last sign of life */
   struct list pinged; /* by the time of their ping */
   struct loop_timer ping_timer;
+  struct list ponged;          /* go on reading, their pong is out */
+  struct ws_session *going_on; /* the one that does just now */
 
   size_t buffered; /* bytes of half-received messages */
   struct buf out;  /* the message being pulled; sessions share it */
@@ -50,6 +53,7 @@ struct ws_session {
   struct peer peer; /* must be first: api/ hands it back */
   struct ws *ws;
   struct list node;
+  struct list pong_node;
   struct lws *wsi;         /* NULL until the library has it */
   struct rpc_session *rpc; /* NULL before the handshake and when the session has ended */
   int fd;                  /* the library's, once it has it */
@@ -64,18 +68,29 @@ struct ws_session {
 
   bool held;           /* api/ does not want more */
   bool ping_due;       /* at the next turn to write */
+  bool turn_due;       /* we have asked for a turn to write */
+  bool pong_pause;     /* nothing is read until the pong is written */
   bool half_closed;    /* the client sends no more */
+  bool binary;         /* the kind of the message that came last */
   unsigned close_code; /* set: at the next turn to write a close frame goes out */
   char close_reason[WS_REASON_MAX];
+  struct loop_timer timer; /* for the TCP connection's end after one that the library has found faulty */
   struct loop_watch hangup;
 };
 
 void ws_session_touch(struct ws_session *session); /* a sign of life; ws.c */
 
+/* Asks the library for a turn to write. */
+void ws_session_ask_turn(struct ws_session *session);
+
 /* The library's events. A negative result lets it close the socket, after the close frame that was asked for. */
 int ws_session_opened(struct ws_session *session);
 int ws_session_receive(struct ws_session *session, const char *bytes, size_t len);
 int ws_session_writeable(struct ws_session *session);
+int ws_session_peer_closes(struct ws_session *session, size_t len); /* with a payload of so many bytes */
+void ws_session_fails(struct ws_session *session);                  /* the library has begun to close */
+void ws_session_polled(struct ws_session *session);                 /* the library has changed what it polls for */
+void ws_session_go_on(struct ws_session *session);                  /* one of `ponged` */
 
 /* Asks for a close frame. What the client sends from now on is dropped. */
 void ws_session_refuse(struct ws_session *session, unsigned code, const char *reason);
