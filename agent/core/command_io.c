@@ -98,6 +98,8 @@ static size_t read_once(struct command_pipe *pipe, size_t want) {
   size_t memory = command_log_memory(log);
   uint64_t tail = log->tail;
   int pieces = command_log_reserve(log, want, reader_keep_from(command), iov);
+  if (command_log_memory(log) != memory) /* also when nothing comes to be read */
+    commands_account_log(command->table, command, memory);
   if (pieces == 0) {
     pause_pipe(pipe);
     return 0;
@@ -111,8 +113,6 @@ static size_t read_once(struct command_pipe *pipe, size_t want) {
   command_log_commit(log, pipe->stream, (size_t)n);
   command->table->counts.bytes[pipe->stream] += (uint64_t)n;
   command->table->counts.dropped += log->tail - tail;
-  if (command_log_memory(log) != memory)
-    commands_account_log(command->table, command, memory);
   return (size_t)n;
 }
 
