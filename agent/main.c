@@ -1,5 +1,6 @@
 /* main.c - early state, options, build the parts, run, exit code: nothing else. */
 #include "sandkeeper/api/api.h"
+#include "sandkeeper/api/sandbox_api.h"
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/base/log.h"
@@ -173,6 +174,7 @@ static void free_agent(struct agent *agent) {
   gate_free(agent->gate);
   http_free(agent->http);
   ws_free(agent->ws);
+  sandbox_api_free(&agent->api);
   sandbox_free(&agent->sandbox);
 }
 
@@ -182,10 +184,10 @@ static int run(struct agent *agent, struct rlimit nofile) {
   agent->api = (struct api){
       .sandbox = &agent->sandbox,
       .options = {.version = PACKAGE_VERSION, .prompt_handler = config->prompt_handler},
-      .control.options = {.preview_url = config->preview_url,
-                          .preview_host = config->preview_host,
-                          .port = config->port},
   };
+  const struct sandbox_api_options control = {
+      .preview_url = config->preview_url, .preview_host = config->preview_host, .port = config->port};
+  sandbox_api_init(&agent->api, &control);
   int status = make_sandbox(agent, nofile, &err);
   agent->sandbox.on_stopping = on_stopping;
   agent->sandbox.on_stopped = on_stopped;

@@ -5,7 +5,7 @@
 #include "sandkeeper/api/health.h"
 #include "sandkeeper/api/sandbox_api.h"
 
-#define SANDBOX_METHODS "GET HEAD"
+#define SANDBOX_METHODS "GET HEAD POST PUT PATCH DELETE" /* which of them a path takes it says itself */
 
 const struct route api_routes[] = {
     {.methods = "GET HEAD", .path = "/health", .open = true, .handle = health_handle},
@@ -17,9 +17,15 @@ const struct route api_routes[] = {
      .body_max = SANDBOX_API_BODY_MAX,
      .handle = sandbox_api_handle},
     {.methods = SANDBOX_METHODS,
+     .path = "/api/v1/sandboxes",
+     .body_max = SANDBOX_API_BODY_MAX,
+     .handle = sandbox_api_handle},
+    {.methods = SANDBOX_METHODS,
      .path = "/api/v1/sandboxes/*",
      .body_max = SANDBOX_API_BODY_MAX,
      .handle = sandbox_api_handle},
+    {.methods = "POST", .path = "/api/v1/env", .body_max = SANDBOX_API_BODY_MAX, .handle = env_api_handle},
+    {.methods = "GET HEAD POST", .path = "/admin/*", .body_max = SANDBOX_API_BODY_MAX, .handle = admin_api_handle},
 };
 const size_t api_n_routes = sizeof api_routes / sizeof *api_routes;
 

@@ -1,10 +1,12 @@
 #include "sandkeeper/api/envelope.h"
 
 #include "sandkeeper/api/api.h"
+#include "sandkeeper/api/rpc_parse.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 /* Labels, payloads' names and the like come from a body of at most SANDBOX_API_BODY_MAX; escaped, a byte is six. */
 #define BODY_MAX (8u * SANDBOX_API_BODY_MAX)
@@ -64,4 +66,36 @@ void envelope_fail(struct exchange *x, unsigned status, const char *format, ...)
   begin(&envelope, x, status, message);
   json_out_null(&envelope.out);
   send(&envelope, status);
+}
+
+/* "application/json; charset=utf-8" and the like. One who sends none is believed. A form's type is not taken: that is
+ * what a foreign web page can send without asking. */
+static bool is_json(const char *content_type) {
+  if (!content_type)
+    return true;
+  size_t len = strcspn(content_type, "; \t");
+  return (len == strlen("application/json") && strncasecmp(content_type, "application/json", len) == 0) ||
+         (len > strlen("+json") && strncasecmp(content_type + len - strlen("+json"), "+json", strlen("+json")) == 0);
+}
+
+json_object *envelope_body(struct exchange *x) {
+  const char *content_type = x->ops->header(x, "Content-Type");
+  json_object *body = NULL;
+  struct error err = ERROR_INIT;
+  if (x->body->len > 0 && !is_json(content_type)) {
+    envelope_fail(x, 415, "Content-Type: the body must be application/json, not %.100s", content_type);
+    return NULL;
+  }
+  if (x->body->len > 0 && rpc_parse(x->body->data, x->body->len, &body, &err) < 0) {
+    envelope_fail(x, 400, "body: %s", err.message);
+    return NULL;
+  }
+  if (body && !json_object_is_type(body, json_type_object)) {
+    json_object_put(body);
+    envelope_fail(x, 400, "body: it takes a JSON object");
+    return NULL;
+  }
+  if (!body && !(body = json_object_new_object()))
+    envelope_fail(x, 500, "there is no memory for the request");
+  return body;
 }

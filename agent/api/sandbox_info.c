@@ -1,6 +1,6 @@
-#include "sandkeeper/api/sandbox_info.h"
-
+/* What a client is told of the sandbox. */
 #include "sandkeeper/api/api.h"
+#include "sandkeeper/api/sandbox_calls.h"
 #include "sandkeeper/base/clock.h"
 
 #include <arpa/inet.h>
@@ -8,6 +8,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 
 static void member(struct json_out *out, const char *name, const char *value) {
@@ -104,5 +105,32 @@ void sandbox_info_write(struct json_out *out, struct exchange *x) {
   time_member(out, "allocated_at", life->allocated);
   time_member(out, "expire_at", life->expires);
   time_member(out, "last_active_at", sandbox_life_last_active(sandbox));
+  json_out_object_end(out);
+}
+
+static bool fits(const struct exchange *x, const struct sandbox_filter *filter) {
+  const struct life *life = &x->api->sandbox->life.life;
+  return (!filter->user_id || strcmp(filter->user_id, life->user_id ? life->user_id : "") == 0) &&
+         (!filter->status || strcmp(filter->status, life_status(life)) == 0);
+}
+
+void sandbox_info_write_list(struct json_out *out, struct exchange *x, const struct sandbox_filter *filter) {
+  int total = fits(x, filter);
+  bool shown = total > filter->offset && filter->limit > 0;
+  json_out_key(out, "items");
+  json_out_array(out);
+  if (shown)
+    sandbox_info_write(out, x);
+  json_out_array_end(out);
+  json_out_key(out, "pagination");
+  json_out_object(out);
+  json_out_key(out, "total");
+  json_out_int(out, total);
+  json_out_key(out, "limit");
+  json_out_int(out, filter->limit);
+  json_out_key(out, "offset");
+  json_out_int(out, filter->offset);
+  json_out_key(out, "has_more");
+  json_out_bool(out, false); /* there is one sandbox: what comes behind an offset is never more than an item */
   json_out_object_end(out);
 }

@@ -148,6 +148,10 @@ static void on_expiry(struct loop_timer *timer) {
 
 /* The time is promised as a date but waited for by the monotonic clock: setting the machine's clock moves no end. */
 static void arm_expiry(struct sandbox *sandbox) {
+  if (sandbox->life.life.expires == 0) {
+    loop_timer_stop(sandbox->loop, &sandbox->life.expiry);
+    return;
+  }
   int64_t left = sandbox->life.life.expires - clock_wall();
   int64_t now = loop_now(sandbox->loop);
   int64_t deadline = left < 0 ? now : left > INT64_MAX - now ? INT64_MAX : now + left;
@@ -158,6 +162,11 @@ static void arm_expiry(struct sandbox *sandbox) {
 void sandbox_life_extend(struct sandbox *sandbox, int64_t by) {
   sandbox_life_touch(sandbox);
   life_extend(&sandbox->life.life, clock_wall(), by);
+  arm_expiry(sandbox);
+}
+
+void sandbox_life_set_expiry(struct sandbox *sandbox, int64_t expires) {
+  sandbox->life.life.expires = expires;
   arm_expiry(sandbox);
 }
 
@@ -185,8 +194,7 @@ void sandbox_life_init(struct sandbox *sandbox, int64_t ttl) {
   loop_timer_init(&life->expiry);
   loop_task_init(&life->settled);
   terminator_init(&life->leavings, sandbox->loop, sandbox->workers, &leavings_ops);
-  if (ttl > 0)
-    arm_expiry(sandbox);
+  arm_expiry(sandbox);
 }
 
 void sandbox_life_free(struct sandbox *sandbox) {

@@ -6,6 +6,8 @@
 #include "sandkeeper/api/exchange.h"
 #include "sandkeeper/base/json_out.h"
 
+#include <json-c/json_object.h>
+
 struct envelope {
   struct exchange *x;
   struct buf body;
@@ -16,5 +18,9 @@ void envelope_begin(struct envelope *envelope, struct exchange *x);
 void envelope_send(struct envelope *envelope);
 
 void envelope_fail(struct exchange *x, unsigned status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* The request's body, a new reference to a JSON object; an empty body and null are an empty one. NULL: the exchange is
+ * answered, 415 (not JSON by its Content-Type) or 400. */
+json_object *envelope_body(struct exchange *x);
 
 #endif

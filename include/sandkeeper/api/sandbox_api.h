@@ -4,7 +4,10 @@
 #define SANDKEEPER_API_SANDBOX_API_H
 
 #include "sandkeeper/api/exchange.h"
+#include "sandkeeper/base/list.h"
+#include "sandkeeper/core/loop.h"
 
+#include <json-c/json_object.h>
 #include <stdint.h>
 
 struct api;
@@ -20,10 +23,20 @@ struct sandbox_api_options {
 
 struct sandbox_api {
   struct sandbox_api_options options;
-  uint64_t requests; /* the number in request_id */
+  uint64_t requests;   /* the number in request_id */
+  struct list changes; /* creates, updates and configures, one after the other; the first is under way */
+  uint32_t n_changes;
+  struct loop_task next; /* begins the one that is first now */
+  json_object *payloads; /* those of create, or of the last update; NULL: none */
 };
 
-/* The routes /api/v1/sandbox, /api/v1/sandboxes and all below them. */
+void sandbox_api_init(struct api *api, const struct sandbox_api_options *options);
+/* Before the core's sandbox goes; before or after the server that brought the exchanges. */
+void sandbox_api_free(struct api *api);
+
+/* The routes: /api/v1/sandbox, /api/v1/sandboxes and all below them; all below /admin; /api/v1/env. */
 void sandbox_api_handle(struct exchange *x);
+void admin_api_handle(struct exchange *x);
+void env_api_handle(struct exchange *x);
 
 #endif

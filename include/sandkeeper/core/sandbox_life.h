@@ -52,6 +52,8 @@ void sandbox_life_destroy(struct sandbox *sandbox);
 
 /* Moves the time of its end by that many ns. */
 void sandbox_life_extend(struct sandbox *sandbox, int64_t by);
+/* Says when it ends: ns of wall time; 0: never. */
+void sandbox_life_set_expiry(struct sandbox *sandbox, int64_t expires);
 
 /* When something last happened: a call that changed something, or a command. Wall time. */
 int64_t sandbox_life_last_active(const struct sandbox *sandbox);
