@@ -131,6 +131,12 @@ static void stream(struct exchange *x, unsigned status, const char *content_type
     own(x)->pull = pull;
 }
 
+static void stream_sized(struct exchange *x, unsigned status, const char *content_type, uint64_t length,
+                         int (*pull)(struct exchange *x, struct buf *out)) {
+  (void)length;
+  stream(x, status, content_type, pull);
+}
+
 static void wake(struct exchange *x) {
   turn_later(own(x));
 }
@@ -151,6 +157,7 @@ static const struct exchange_ops ops = {
     .reply = reply,
     .fail = fail,
     .stream = stream,
+    .stream_sized = stream_sized,
     .wake = wake,
     .send_file = send_file,
     .hold_body = hold_body,
