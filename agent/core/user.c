@@ -1,9 +1,8 @@
 #include "sandkeeper/core/user.h"
 
 #include <errno.h>
-#include <grp.h>
-#include <pwd.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,40 +31,98 @@ static int add_group(struct user *user, gid_t gid) {
   return 0;
 }
 
+/* fgetpwent(3) and fgetgrent(3) answer from one static buffer for all threads, and several workers may ask at once;
+ * musl has no other form of them. So the lines are cut up here: passwd(5), group(5). */
+struct table {
+  FILE *file;
+  char *line;
+  size_t size;
+};
+
+static bool table_open(struct table *table, const char *path) {
+  *table = (struct table){.file = fopen(path, "re")};
+  return table->file != NULL;
+}
+
+static void table_close(struct table *table) {
+  fclose(table->file);
+  free(table->line);
+}
+
+/* The fields of the next line that has at least `n`; the last one takes the rest. */
+static bool table_next(struct table *table, char **fields, int n) {
+  ssize_t len;
+  while ((len = getline(&table->line, &table->size, table->file)) > 0) {
+    if (table->line[len - 1] == '\n')
+      table->line[len - 1] = '\0';
+    char *rest = table->line;
+    int found = 0;
+    while (found < n - 1 && rest)
+      fields[found++] = strsep(&rest, ":");
+    if (rest) {
+      fields[found] = rest;
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool read_id(const char *text, uint32_t *id) {
+  char *end;
+  errno = 0;
+  unsigned long number = strtoul(text, &end, 10);
+  /* (uid_t)-1 means "leave it" to setresuid(2). */
+  if (text[0] < '0' || text[0] > '9' || *end || errno || number >= UINT32_MAX)
+    return false;
+  *id = (uint32_t)number;
+  return true;
+}
+
+static bool is_member(char *members, const char *name) {
+  char *member;
+  while ((member = strsep(&members, ",")))
+    if (strcmp(member, name) == 0)
+      return true;
+  return false;
+}
+
 /* The supplementary groups: those that name the user as a member. */
 int user_read_groups(struct user *user, struct error *err) {
   if (add_group(user, user->gid) < 0)
     return no_memory(user, err);
-  FILE *file = fopen("/etc/group", "re");
-  if (!file)
-    return 0; /* an image without /etc/group has none */
+  struct table table;
+  if (!table_open(&table, "/etc/group"))
+    return 0;      /* an image without /etc/group has none */
+  char *fields[4]; /* name, password, gid, members */
+  uint32_t gid;
   int status = 0;
-  struct group *group;
-  while (status == 0 && (group = fgetgrent(file)))
-    for (char **member = group->gr_mem; status == 0 && *member; member++)
-      if (strcmp(*member, user->name) == 0)
-        status = add_group(user, group->gr_gid);
-  fclose(file);
+  while (status == 0 && table_next(&table, fields, 4))
+    if (read_id(fields[2], &gid) && is_member(fields[3], user->name))
+      status = add_group(user, gid);
+  table_close(&table);
   return status < 0 ? no_memory(user, err) : 0;
 }
 
 /* Fills *user from the entry with this name, or, when it is NULL, with this uid. False: there is none. */
 static bool read_entry(const char *name, uid_t uid, struct user *user) {
-  FILE *file = fopen("/etc/passwd", "re");
-  if (!file)
+  struct table table;
+  if (!table_open(&table, "/etc/passwd"))
     return false;
-  struct passwd *entry;
+  char *fields[7]; /* name, password, uid, gid, gecos, home, shell */
   bool found = false;
-  while (!found && (entry = fgetpwent(file))) {
-    found = name ? strcmp(entry->pw_name, name) == 0 : entry->pw_uid == uid;
+  while (!found && table_next(&table, fields, 7)) {
+    uint32_t its_uid, its_gid;
+    if (!read_id(fields[2], &its_uid) || !read_id(fields[3], &its_gid))
+      continue;
+    found = name ? strcmp(fields[0], name) == 0 : its_uid == uid;
     if (found) {
-      user->uid = entry->pw_uid;
-      user->gid = entry->pw_gid;
-      user->name = strdup(entry->pw_name);
-      user->home = strdup(entry->pw_dir[0] ? entry->pw_dir : "/");
+      user->uid = its_uid;
+      user->gid = its_gid;
+      user->name = strdup(fields[0]);
+      user->home = strdup(fields[5][0] ? fields[5] : "/");
     }
   }
-  fclose(file);
+  table_close(&table);
   return found;
 }
 
@@ -91,11 +148,8 @@ int user_lookup(const char *name_or_uid, struct user *user, struct error *err) {
       return no_memory(user, err);
     return 0;
   }
-  char *end;
-  errno = 0;
-  unsigned long uid = strtoul(name_or_uid, &end, 10);
-  /* (uid_t)-1 means "leave it" to setresuid(2). */
-  if (name_or_uid[0] < '0' || name_or_uid[0] > '9' || *end || errno || uid >= (uid_t)-1)
+  uint32_t uid;
+  if (!read_id(name_or_uid, &uid))
     return error_set(err, ERROR_NOT_FOUND, 0, "user %s: not in /etc/passwd", name_or_uid);
-  return user_of_uid((uid_t)uid, user, err);
+  return user_of_uid(uid, user, err);
 }

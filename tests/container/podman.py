@@ -158,11 +158,9 @@ class Container:
 
     def connect(self, token=None):
         options = {"additional_headers": {"Authorization": f"Bearer {token}"}} if token else {}
-        if not self.unix_path:
-            return Client(f"ws://127.0.0.1:{self.port}/ws", **options)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(self.unix_path)
-        return Client("ws://localhost/ws", sock=sock, **options)
+        if self.unix_path:
+            return Client("ws://localhost/ws", unix=True, path=self.unix_path, **options)
+        return Client(f"ws://127.0.0.1:{self.port}/ws", **options)
 
     def run(self, command=None, timeout=30.0, **params):
         """One exec on a connection of its own; its result."""

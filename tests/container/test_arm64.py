@@ -40,11 +40,7 @@ def health(path):
 
 
 def connect(path):
-    import socket
-
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(path)
-    return Client("ws://localhost/ws", sock=sock)
+    return Client("ws://localhost/ws", unix=True, path=path)
 
 
 def test_it_is_for_arm64():

@@ -1,7 +1,7 @@
 /* user.h - who a command runs as, from /etc/passwd and /etc/group.
  *
  * Not by getpwnam(3): in a static glibc it loads a second libc when nsswitch.conf says so, and NSS may ask a network.
- * fgetpwent(3) parses the file alone. Blocking: called on workers only. */
+ * Not by fgetpwent(3) either: it has one static buffer for all threads. Blocking: called on workers only. */
 #ifndef SANDKEEPER_CORE_USER_H
 #define SANDKEEPER_CORE_USER_H
 
