@@ -138,10 +138,10 @@ static void read_pipe(struct command_pipe *pipe) {
     if (n < want || (draining && pipe->drain_left == 0))
       break; /* it is empty, most likely; if not, epoll says so */
   }
-  if (total > 0) {
+  if (total > 0)
     command->last_output = loop_now(loop_of(command));
-    reader_notify_all(command);
-  }
+  if (total > 0 || pipe->fd < 0)
+    reader_notify_all(command); /* also of the end of a stream */
   command_check_finished(command);
   command_unref(command);
 }

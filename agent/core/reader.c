@@ -142,7 +142,7 @@ int64_t reader_stall(struct command *command, int64_t now, int64_t timeout) {
   int64_t next = CLOCK_NEVER;
   LIST_FOREACH (&command->readers, node) {
     struct reader *reader = LIST_OWNER(node, struct reader, node);
-    if (reader->stalled || reader->waiting_since == 0)
+    if (reader->stalled || reader->patient || reader->waiting_since == 0)
       continue;
     int64_t due = reader->waiting_since + timeout;
     if (due <= now)

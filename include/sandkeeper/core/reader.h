@@ -22,6 +22,7 @@ struct reader {
   uint64_t lost_from[STREAMS];
   int64_t waiting_since; /* monotonic ns: it has something to take since then; 0: nothing */
   bool stalled;
+  bool patient; /* set after reader_attach(): it never counts as stalled, and the command waits for it */
   void (*notify)(struct reader *reader);
   void *arg;
 };
