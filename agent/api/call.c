@@ -101,6 +101,10 @@ size_t call_message_max(const struct call *call) {
   return call->session->peer->max_message;
 }
 
+bool call_streams(const struct call *call) {
+  return call->id && !call->session->peer->answers_only;
+}
+
 void call_wake(struct call *call) {
   if (!list_is_linked(&call->ready_node))
     list_append(&call->session->ready, &call->ready_node);

@@ -341,11 +341,12 @@ void exec_call_start(struct call *call, struct command *command, const struct ex
     return;
   }
   *exec = (struct exec_call){.call = call, .command = command, .follow = *follow};
+  exec->follow.view.stream = follow->view.stream && call_streams(call);
   exec->observer = (struct command_observer){.changed = on_changed, .arg = exec};
   command_observe(command, &exec->observer);
   for (int s = 0; s < STREAMS; s++)
     exec->fresh[s] = true;
-  if (follow->view.stream && !follow->detached)
+  if (exec->follow.view.stream && !follow->detached)
     reader_attach(&exec->reader, command, follow->follow, on_output, exec);
   else
     exec->reader.end = command_is_over(command) || !follow->follow ? command->log.head : UINT64_MAX;

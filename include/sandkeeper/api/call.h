@@ -70,6 +70,9 @@ size_t call_budget(const struct call *call);
 /* Bytes that one notification may have. */
 size_t call_message_max(const struct call *call);
 
+/* False: notifications of this call reach nobody. */
+bool call_streams(const struct call *call);
+
 /* Something may be pulled. */
 void call_wake(struct call *call);
 

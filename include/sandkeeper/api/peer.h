@@ -22,6 +22,7 @@ struct peer_ops {
 struct peer {
   const struct peer_ops *ops;
   size_t max_message; /* bytes: the longest message this client takes; SIZE_MAX: no limit */
+  bool answers_only;  /* it takes responses and no notifications: a method need not send them */
 };
 
 #endif
