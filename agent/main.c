@@ -117,6 +117,16 @@ static int make_sandbox(struct agent *agent, struct rlimit nofile, struct error 
   return sandbox_init(&agent->sandbox, &options, environ, err);
 }
 
+static void net_metrics(void *arg, struct metrics_net *out) {
+  const struct agent *agent = arg;
+  struct ws_stats ws = ws_stats(agent->ws);
+  struct http_stats http = http_stats(agent->http);
+  *out = (struct metrics_net){.sessions = ws.sessions,
+                              .session_buffered = ws.buffered,
+                              .connections = http.connections,
+                              .exchanges = http.exchanges};
+}
+
 static int make_net(struct agent *agent, struct error *err) {
   const struct config *config = &agent->config;
   struct loop *loop = agent->sandbox.loop;
@@ -132,6 +142,7 @@ static int make_net(struct agent *agent, struct error *err) {
       !(agent->http = http_new(loop, &agent->net, api_routes, api_n_routes, &agent->api, err)) ||
       !(agent->gate = gate_new(loop, &agent->net, agent->ws, agent->http, err)))
     return -1;
+  http_observe(agent->http, metrics_on_request, &agent->api.metrics);
   for (size_t i = 0; i < config->n_listen; i++) {
     const struct config_listen *listen = &config->listen[i];
     if (gate_listen(agent->gate, (const struct sockaddr *)&listen->address, listen->length, listen->optional, err) < 0)
@@ -183,7 +194,13 @@ static int run(struct agent *agent, struct rlimit nofile) {
   struct error err = ERROR_INIT;
   agent->api = (struct api){
       .sandbox = &agent->sandbox,
-      .options = {.version = PACKAGE_VERSION, .prompt_handler = config->prompt_handler},
+      .options = {.version = PACKAGE_VERSION, .max_message = config->max_message},
+      .bodies = {.max = config->max_buffered},
+      .prompts.options = {.handler = config->prompt_handler,
+                          .timeout = config->prompt_timeout,
+                          .concurrency = config->prompt_concurrency,
+                          .text_type = config->prompt_text_type},
+      .metrics = {.net = net_metrics, .net_arg = agent},
   };
   const struct sandbox_api_options control = {
       .preview_url = config->preview_url, .preview_host = config->preview_host, .port = config->port};

@@ -3,6 +3,9 @@
 #include "sandkeeper/api/exchange.h"
 #include "sandkeeper/api/files_route.h"
 #include "sandkeeper/api/health.h"
+#include "sandkeeper/api/metrics.h"
+#include "sandkeeper/api/prompt.h"
+#include "sandkeeper/api/rpc_route.h"
 #include "sandkeeper/api/sandbox_api.h"
 
 #define SANDBOX_METHODS "GET HEAD POST PUT PATCH DELETE" /* which of them a path takes it says itself */
@@ -12,6 +15,9 @@ const struct route api_routes[] = {
     {.methods = "GET HEAD", .path = "/files", .handle = files_get_handle},
     {.methods = "PUT", .path = "/files", .handle = files_put_handle, .body = files_put_body},
     {.methods = "DELETE", .path = "/files", .handle = files_delete_handle},
+    {.methods = "GET HEAD", .path = "/metrics", .handle = metrics_handle},
+    {.methods = "POST", .path = "/prompt", .body_max = PROMPT_BODY_MAX, .handle = prompt_handle, .body = prompt_body},
+    {.methods = "POST", .path = "/rpc", .handle = rpc_route_handle, .body = rpc_route_body},
     {.methods = SANDBOX_METHODS,
      .path = "/api/v1/sandbox/*",
      .body_max = SANDBOX_API_BODY_MAX,
@@ -35,7 +41,7 @@ void api_health(struct api *api, struct health *out) {
       .stopping = sandbox->stopping,
       .sandbox_id = sandbox->options.id,
       .version = api->options.version,
-      .prompt_handler = api->options.prompt_handler,
+      .prompt_handler = prompt_handler_name(&api->prompts),
       .uptime = loop_now(sandbox->loop) - sandbox->started,
       .running = sandbox->commands.counts.running,
       .finished = sandbox->commands.counts.finished,

@@ -654,7 +654,7 @@ void http_exchange_end(struct http_exchange *x) {
   if (x->public.gone)
     x->public.gone(&x->public);
   if (http->observer && x->phase != PHASE_NEW)
-    http->observer(http->observer_arg, x->route, x->status, loop_now(http->loop) - x->started);
+    http->observer(http->observer_arg, x->route, x->status, clock_monotonic() - x->started);
   if (x->response)
     MHD_destroy_response(x->response);
   while (x->decoded) {

@@ -5,7 +5,10 @@
 #ifndef SANDKEEPER_API_API_H
 #define SANDKEEPER_API_API_H
 
+#include "sandkeeper/api/body.h"
 #include "sandkeeper/api/exchange.h"
+#include "sandkeeper/api/metrics.h"
+#include "sandkeeper/api/prompt.h"
 #include "sandkeeper/api/sandbox_api.h"
 #include "sandkeeper/core/sandbox.h"
 
@@ -14,13 +17,16 @@
 /* Strings live as long as the api. */
 struct api_options {
   const char *version;
-  const char *prompt_handler; /* a command line, "echo" or "none" */
+  size_t max_message; /* bytes of the body of POST /rpc */
 };
 
 struct api {
   struct sandbox *sandbox;
   struct api_options options;
   struct sandbox_api control;
+  struct bodies bodies;
+  struct prompts prompts;
+  struct metrics metrics;
 };
 
 /* The routes of the HTTP server, in the order they are tried. */
