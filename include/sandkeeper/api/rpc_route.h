@@ -12,7 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The route POST /rpc, with a body sink. It has its own limit for the body (api->options.max_message), so the route's is 0. */
+/* The route POST /rpc, with a body sink. It has its own limit for the body (api->options.max_message), so the route's
+ * is 0. */
 void rpc_route_handle(struct exchange *x);
 size_t rpc_route_body(struct exchange *x, const char *bytes, size_t len, bool last);
 
