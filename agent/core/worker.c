@@ -30,7 +30,9 @@ struct workers {
   pthread_cond_t thread_left;
   /* Under the lock. */
   struct list ready[JOB_CLASSES];
+  struct list busy;
   struct list finished;
+  uint32_t n_ready; /* of all classes */
   uint32_t running[JOB_CLASSES];
   uint32_t threads, idle, written_off;
   bool stopping;
@@ -44,8 +46,10 @@ static struct job *take_ready(struct workers *workers) {
       continue;
     struct job *job = LIST_FIRST(&workers->ready[class], struct job, node);
     list_remove(&job->node);
+    list_append(&workers->busy, &job->node);
     job->state = JOB_RUNNING;
     workers->running[class]++;
+    workers->n_ready--;
     return job;
   }
   return NULL;
@@ -56,16 +60,16 @@ static struct job *wait_for_job(struct workers *workers) {
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += IDLE_SECONDS;
-  for (;;) {
+  int status = 0;
+  while (!workers->stopping) {
     struct job *job = take_ready(workers);
-    if (job || workers->stopping)
+    if (job || status == ETIMEDOUT)
       return job;
     workers->idle++;
-    int status = pthread_cond_timedwait(&workers->work_came, &workers->lock, &until);
+    status = pthread_cond_timedwait(&workers->work_came, &workers->lock, &until);
     workers->idle--;
-    if (status == ETIMEDOUT)
-      return take_ready(workers);
   }
+  return NULL;
 }
 
 /* Hands a job back to the loop. Returns false for one that was written off: this thread no longer counts. */
@@ -75,6 +79,7 @@ static bool give_back(struct workers *workers, struct job *job) {
     return false;
   }
   workers->running[job->class]--;
+  list_remove(&job->node);
   job->state = JOB_FINISHED;
   bool first = list_is_empty(&workers->finished);
   list_append(&workers->finished, &job->node);
@@ -118,6 +123,22 @@ static void start_thread(struct workers *workers) {
   pthread_attr_destroy(&attributes);
 }
 
+static uint32_t n_running(const struct workers *workers) {
+  uint32_t n = 0;
+  for (int class = 0; class < JOB_CLASSES; class ++)
+    n += workers->running[class];
+  return n;
+}
+
+/* Sees to it, under the lock, that what is ready is taken. An idle thread that was called for the last job has not
+ * taken it yet, perhaps, and would be counted twice: what counts is how many threads have no job. */
+static void call_thread(struct workers *workers) {
+  if (workers->idle > 0)
+    pthread_cond_signal(&workers->work_came);
+  if (workers->n_ready > workers->threads - n_running(workers) && workers->threads < THREADS_MAX && !workers->stopping)
+    start_thread(workers);
+}
+
 /* ---- the loop's side ---- */
 
 struct job_queue *job_queue_new(void) {
@@ -134,13 +155,12 @@ void job_queue_abandon(struct job_queue *queue) {
 }
 
 static void make_ready(struct workers *workers, struct job *job) {
+  job->admitted = true;
   pthread_mutex_lock(&workers->lock);
   job->state = JOB_READY;
   list_append(&workers->ready[job->class], &job->node);
-  if (workers->idle > 0)
-    pthread_cond_signal(&workers->work_came);
-  else if (workers->threads < THREADS_MAX)
-    start_thread(workers);
+  workers->n_ready++;
+  call_thread(workers);
   pthread_mutex_unlock(&workers->lock);
 }
 
@@ -151,7 +171,7 @@ static void admit(struct workers *workers, struct job_queue *queue) {
     struct job *job = LIST_OWNER(node, struct job, queue_node);
     if (job->changes && !first)
       return;
-    if (job->state == JOB_WAITING)
+    if (!job->admitted)
       make_ready(workers, job);
     if (job->changes)
       return;
@@ -177,16 +197,17 @@ static void leave_queue(struct workers *workers, struct job *job) {
 static bool write_off(struct workers *workers, struct job *job) {
   bool ours = true;
   pthread_mutex_lock(&workers->lock);
+  if (job->state == JOB_READY)
+    workers->n_ready--;
+  list_remove(&job->node); /* ready, busy, or it came back while done() ran */
   if (job->state == JOB_RUNNING) {
     job->state = JOB_WRITTEN_OFF;
     ours = false;
     workers->running[job->class]--;
     workers->threads--;
     workers->written_off++;
-    if (!list_is_empty(&workers->ready[JOB_SPAWN]) || !list_is_empty(&workers->ready[JOB_FILE]))
-      start_thread(workers);
-  } else {
-    list_remove(&job->node); /* ready, or it came back while done() ran */
+    if (workers->n_ready > 0)
+      call_thread(workers);
   }
   pthread_mutex_unlock(&workers->lock);
   return ours;
@@ -230,6 +251,16 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
   }
 }
 
+/* A job can wait for a thread that is busy; without any, and without a way to start one, it would wait for nothing. */
+static bool has_thread(struct workers *workers) {
+  pthread_mutex_lock(&workers->lock);
+  if (workers->threads == 0 && !workers->stopping)
+    start_thread(workers);
+  bool has = workers->threads > 0;
+  pthread_mutex_unlock(&workers->lock);
+  return has;
+}
+
 int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err) {
   pthread_mutex_lock(&workers->lock);
   uint32_t written_off = workers->written_off;
@@ -246,9 +277,12 @@ int workers_submit(struct workers *workers, struct job *job, struct job_queue *q
       err->limit = WAITING_MAX;
     return -1;
   }
+  if (!has_thread(workers))
+    return error_set(err, ERROR_BUSY, EAGAIN, "no thread can be started (a limit of processes?); nothing was started");
   job->workers = workers;
   job->queue = queue;
   job->changes = changes;
+  job->admitted = false;
   job->state = JOB_WAITING;
   list_init(&job->node);
   list_init(&job->queue_node);
@@ -276,14 +310,15 @@ struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error 
   workers->timeout = timeout_ns;
   for (int class = 0; class < JOB_CLASSES; class ++)
     list_init(&workers->ready[class]);
+  list_init(&workers->busy);
   list_init(&workers->finished);
   loop_watch_init(&workers->watch);
   pthread_mutex_init(&workers->lock, NULL);
-  pthread_cond_init(&workers->thread_left, NULL);
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&workers->work_came, &monotonic);
+  pthread_cond_init(&workers->thread_left, &monotonic);
   pthread_condattr_destroy(&monotonic);
   workers->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (workers->event_fd < 0 ||
@@ -295,12 +330,44 @@ struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error 
   return workers;
 }
 
-void workers_free(struct workers *workers) {
-  if (!workers)
-    return;
-  loop_watch_stop(workers->loop, &workers->watch);
+static struct job *take_left(struct workers *workers) {
+  struct list *const lists[] = {&workers->finished, &workers->ready[JOB_SPAWN], &workers->ready[JOB_FILE]};
+  struct job *job = NULL;
+  pthread_mutex_lock(&workers->lock);
+  for (size_t i = 0; !job && i < sizeof lists / sizeof *lists; i++)
+    job = LIST_FIRST(lists[i], struct job, node);
+  if (job)
+    list_remove(&job->node);
+  pthread_mutex_unlock(&workers->lock);
+  return job;
+}
+
+/* Those that leave a queue make others ready, so in the end it was all of them. */
+static void abandon_left(struct workers *workers) {
+  struct job *job;
+  while ((job = take_left(workers))) {
+    leave_queue(workers, job);
+    job->abandon(job);
+  }
+}
+
+static void write_off_busy(struct workers *workers) {
+  for (;;) {
+    pthread_mutex_lock(&workers->lock);
+    struct job *job = LIST_FIRST(&workers->busy, struct job, node);
+    pthread_mutex_unlock(&workers->lock);
+    if (!job)
+      return;
+    leave_queue(workers, job);
+    if (write_off(workers, job))
+      job->abandon(job);
+  }
+}
+
+/* Returns true when all are gone. */
+static bool stop_threads(struct workers *workers) {
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += 1;
   pthread_mutex_lock(&workers->lock);
   workers->stopping = true;
@@ -308,9 +375,19 @@ void workers_free(struct workers *workers) {
   int status = 0;
   while (workers->threads > 0 && status != ETIMEDOUT)
     status = pthread_cond_timedwait(&workers->thread_left, &workers->lock, &until);
-  bool stuck = workers->threads > 0 || workers->written_off > 0;
+  bool gone = workers->threads == 0 && workers->written_off == 0;
   pthread_mutex_unlock(&workers->lock);
-  if (stuck)
+  return gone;
+}
+
+void workers_free(struct workers *workers) {
+  if (!workers)
+    return;
+  loop_watch_stop(workers->loop, &workers->watch);
+  bool gone = stop_threads(workers);
+  write_off_busy(workers);
+  abandon_left(workers);
+  if (!gone)
     return;
   fd_close(&workers->event_fd);
   pthread_mutex_destroy(&workers->lock);
@@ -321,9 +398,7 @@ void workers_free(struct workers *workers) {
 
 struct worker_stats workers_stats(struct workers *workers) {
   pthread_mutex_lock(&workers->lock);
-  uint32_t busy = 0;
-  for (int class = 0; class < JOB_CLASSES; class ++)
-    busy += workers->running[class];
+  uint32_t busy = n_running(workers);
   struct worker_stats stats = {
       .threads = workers->threads,
       .busy = busy,

@@ -33,15 +33,17 @@ struct job {
   void (*work)(struct job *job);                   /* on a worker; may block; touches only what the job owns */
   void (*done)(struct job *job, enum job_end end); /* on the loop; after JOB_DONE the job is the caller's again; after
                                                       JOB_TIMED_OUT it must not be touched once done() returns */
-  void (*abandon)(struct job *job); /* after JOB_TIMED_OUT, when work() came back (then on the worker) or was never
-                                       begun (then on the loop): frees the job */
+  void (*abandon)(struct job *job); /* after JOB_TIMED_OUT, when work() came back (on the worker, or on the loop) or was
+                                       never begun (on the loop), and instead of done() when the pool ends: frees the
+                                       job */
 
   /* The worker pool's. */
   struct workers *workers;
   struct job_queue *queue;
   struct list node, queue_node;
   struct loop_timer timer;
-  bool changes;
+  bool changes, admitted;
+  /* Under the pool's lock. */
   enum job_state { JOB_WAITING, JOB_READY, JOB_RUNNING, JOB_FINISHED, JOB_WRITTEN_OFF } state;
 };
 
@@ -64,11 +66,14 @@ struct worker_stats {
 /* timeout_ns: --file-timeout. NULL and *err without an eventfd. */
 struct workers *workers_new(struct loop *loop, int64_t timeout_ns, struct error *err);
 
-/* Ends idle threads; a thread stuck in a job is left behind, and what it uses is leaked on purpose. */
+/* Ends the threads. Jobs that are still under way are not done: abandon() is called for each, here or, when its thread
+ * is stuck for more than a second, on that thread. So whoever a job points to must have let go of it before. A stuck
+ * thread is left behind, and what it uses is leaked on purpose. */
 void workers_free(struct workers *workers);
 
 /* Queues a job. `queue` may be NULL; `changes`: it changes something. done() never runs inside this call.
- * -1 with ERROR_BUSY: 1024 jobs of this class wait, or 8 threads are written off. */
+ * -1 with ERROR_BUSY: 1024 jobs of this class wait, 8 threads are written off, or there is no thread and none can be
+ * made. */
 int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err);
 
 struct worker_stats workers_stats(struct workers *workers);
