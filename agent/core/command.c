@@ -96,8 +96,11 @@ static void stop_timers(struct command *command) {
 }
 
 void command_unref(struct command *command) {
-  if (--command->references > 0)
+  if (--command->references > 0) {
+    if (command_is_over(command) && !command->known && command->references == command_io_open_pipes(command))
+      commands_drop_log(command->table, command);
     return;
+  }
   stop_timers(command);
   loop_watch_stop(command->table->loop, &command->in_watch);
   fd_close(&command->in_fd);
@@ -111,6 +114,14 @@ void command_unref(struct command *command) {
   free(command->program);
   free(command->title);
   free(command);
+}
+
+void command_let_go(struct command *command) {
+  command_ref(command);
+  stop_timers(command);
+  command_start_let_go(command);
+  command_io_close_all(command);
+  command_unref(command);
 }
 
 void command_observe(struct command *command, struct command_observer *observer) {

@@ -267,7 +267,7 @@ void command_input_cancel(struct command *command, struct command_input *input) 
   command->inputs_bytes -= input->len;
 }
 
-/* ---- start ---- */
+/* ---- start and end ---- */
 
 void command_io_start(struct command *command, struct spawn *spawn) {
   int fds[STREAMS] = {fd_steal(&spawn->out_fd), fd_steal(&spawn->err_fd)};
@@ -281,4 +281,19 @@ void command_io_start(struct command *command, struct spawn *spawn) {
   }
   if (command->in_fd >= 0)
     write_inputs(command);
+}
+
+int command_io_open_pipes(const struct command *command) {
+  int open = 0;
+  for (int s = 0; s < STREAMS; s++)
+    open += command->pipes[s].fd >= 0;
+  return open;
+}
+
+void command_io_close_all(struct command *command) {
+  command_ref(command);
+  command_io_close_stdin(command, NULL);
+  for (int s = 0; s < STREAMS; s++)
+    close_pipe(&command->pipes[s]);
+  command_unref(command);
 }

@@ -12,7 +12,7 @@
 
 struct start_job {
   struct job job;
-  struct command *command; /* a reference */
+  struct command *command; /* a reference; NULL: nobody waits any more */
   struct spawn spawn;
   int status;
   struct error error;
@@ -28,8 +28,8 @@ static void start_free(struct start_job *start) {
   free(start);
 }
 
-/* The caller was told that the start took too long; a program that runs after all must not. It is not reaped yet, or
- * its number is nobody's: the reaper knows no command for it and only takes its status. */
+/* Nobody waits any more: a program that runs after all must not. It is not reaped yet, or its number is nobody's: the
+ * reaper knows no command for it and only takes its status. */
 static void start_abandon(struct job *job) {
   struct start_job *start = (struct start_job *)job;
   if (start->status == 0 && start->spawn.pid > 0)
@@ -66,6 +66,11 @@ static void run(struct command *command, struct start_job *start) {
 static void start_done(struct job *job, enum job_end end) {
   struct start_job *start = (struct start_job *)job;
   struct command *command = start->command;
+  if (!command) {
+    if (end == JOB_DONE)
+      start_abandon(job);
+    return;
+  }
   start->command = NULL;
   command->start = NULL;
   if (end == JOB_TIMED_OUT) {
@@ -103,6 +108,15 @@ int command_start(struct command *command, struct spawn *spawn, struct error *er
   start->command = command_ref(command);
   command->start = start;
   return 0;
+}
+
+void command_start_let_go(struct command *command) {
+  struct start_job *start = command->start;
+  if (!start)
+    return;
+  command->start = NULL;
+  start->command = NULL;
+  command_unref(command);
 }
 
 pid_t command_starting_pid(const struct command *command) {

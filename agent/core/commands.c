@@ -24,6 +24,7 @@ int commands_init(struct commands *commands, struct loop *loop, struct workers *
   list_init(&commands->live);
   list_init(&commands->finished);
   list_init(&commands->unreaped);
+  list_init(&commands->lingering);
   uint64_t random = 0;
   if (getrandom(&random, sizeof random, 0) != sizeof random)
     random = (uint64_t)clock_wall();
@@ -158,8 +159,7 @@ int commands_start(struct commands *commands, struct command_spec *spec, struct 
 
 /* ---- the end ---- */
 
-/* Bytes of a log that nobody can ask for any more. A background child may hold the pipes: they go on being read. */
-static void free_log(struct commands *commands, struct command *command) {
+void commands_drop_log(struct commands *commands, struct command *command) {
   size_t memory = command_log_memory(&command->log);
   uint64_t tail = command->log.tail;
   command_log_free(&command->log);
@@ -173,10 +173,9 @@ static void forget(struct commands *commands, struct command *command) {
     commands->counts.finished--;
   list_remove(&command->node);
   make_unknown(commands, command);
-  int pipes = (command->pipes[STREAM_STDOUT].fd >= 0) + (command->pipes[STREAM_STDERR].fd >= 0);
   command->log.limit = LOG_AT_LEAST;
-  if (command->references == 1 + pipes)
-    free_log(commands, command);
+  if (command_io_open_pipes(command) > 0)
+    list_append(&commands->lingering, &command->node);
   command_unref(command);
 }
 
@@ -213,8 +212,10 @@ static void forget_oldest(struct commands *commands) {
 
 void commands_on_finished(struct commands *commands, struct command *command) {
   left_live(commands, command);
-  if (command->hidden)
+  if (command->hidden) {
+    forget(commands, command);
     return;
+  }
   commands->counts.ended[command->reason]++;
   list_append(&commands->finished, &command->node);
   commands->counts.finished++;
@@ -247,10 +248,16 @@ bool commands_is_quiet(const struct commands *commands) {
 }
 
 void commands_free(struct commands *commands) {
-  struct list *const lists[] = {&commands->live, &commands->finished};
+  struct list *const lists[] = {&commands->live, &commands->finished, &commands->lingering};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-    while (lists[i]->next && !list_is_empty(lists[i]))
-      forget(commands, LIST_FIRST(lists[i], struct command, node));
+    while (lists[i]->next && !list_is_empty(lists[i])) {
+      struct command *command = command_ref(LIST_FIRST(lists[i], struct command, node));
+      command_let_go(command);
+      forget(commands, command);
+      if (lists[i] == &commands->live)
+        command_unref(command);
+      command_unref(command);
+    }
   env_free(&commands->env);
 }
 
@@ -263,7 +270,7 @@ static void drop_old_logs(struct commands *commands, const struct command *spare
       return;
     struct command *command = LIST_OWNER(node, struct command, node);
     if (command != spared && command_log_memory(&command->log) > 0 && reader_keep_from(command) == command->log.head)
-      free_log(commands, command);
+      commands_drop_log(commands, command);
   }
 }
 

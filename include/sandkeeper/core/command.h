@@ -169,15 +169,19 @@ struct command *command_new(struct commands *table, struct command_spec *spec);
 void command_set_state(struct command *command, enum command_state state); /* and tells observers and readers */
 void command_leader_died(struct command *command, int code, int status);   /* of siginfo_t: CLD_EXITED ..., si_status */
 void command_check_finished(struct command *command);
+void command_let_go(struct command *command); /* the table goes: no timer, job or pipe calls back any more */
 /* command_start.c */
 int command_start(struct command *command, struct spawn *spawn, struct error *err); /* the spawn is moved */
 pid_t command_starting_pid(const struct command *command);                          /* 0: there is none yet */
+void command_start_let_go(struct command *command); /* a start under way becomes nobody's; what it starts is killed */
 /* command_io.c */
 void command_io_start(struct command *command, struct spawn *spawn);
 void command_io_leader_died(struct command *command);
 bool command_io_is_drained(const struct command *command);
 void command_io_resume(struct command *command); /* a reader took bytes, stalled or left */
 void command_io_close_stdin(struct command *command, const struct error *why);
+int command_io_open_pipes(const struct command *command); /* each holds a reference */
+void command_io_close_all(struct command *command);
 /* command_end.c */
 extern const struct terminator_ops command_terminator_ops;
 void command_end_start(struct command *command); /* the deadlines begin */

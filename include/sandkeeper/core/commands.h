@@ -54,6 +54,7 @@ struct commands {
   uint64_t sequence;
   void *by_id; /* tsearch(3) tree of struct command */
   struct list live, finished, unreaped;
+  struct list lingering; /* forgotten, but somebody still holds their pipes */
   struct command_counts counts;
   bool refusing;              /* the sandbox is stopped or the agent shuts down */
   void (*emptied)(void *arg); /* no live command is left; may be NULL */
@@ -65,7 +66,8 @@ struct commands {
 /* The strings in options must live as long as the table; the environment is copied. */
 int commands_init(struct commands *commands, struct loop *loop, struct workers *workers,
                   const struct commands_options *options, char **environment, struct error *err);
-/* All commands must have ended, or are left behind. */
+/* All commands must have ended, or are left behind: nothing of them calls back any more. Comes before workers_free().
+ */
 void commands_free(struct commands *commands);
 
 /* Starts a command; the spec is taken over in any case. *command is a new reference. *existing: one with this id was
@@ -94,6 +96,8 @@ void commands_child_reaped(struct commands *commands, pid_t pid);
 void commands_on_started(struct commands *commands, int64_t took); /* ns from request to running program */
 void commands_on_finished(struct commands *commands, struct command *command);
 void commands_on_failed(struct commands *commands, struct command *command);
+/* Nobody can ask for this log any more. A background child may hold the pipes: they go on being read. */
+void commands_drop_log(struct commands *commands, struct command *command);
 /* A log grew or shrank: keeps the sum, and lets old logs go when it passes the bound. Sets how far this one may grow.
  */
 void commands_account_log(struct commands *commands, struct command *command, size_t before);
