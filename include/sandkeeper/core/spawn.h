@@ -35,7 +35,7 @@ struct spawn {
   /* What came of it. */
   _Atomic pid_t pid; /* written by the new process itself before anything else: so the reaper knows a child that dies
                         before spawn_run() has returned */
-  char *program; /* what was to be executed: argv[0], the shell or sudo; set also when it failed */
+  char *program;     /* what was to be executed: argv[0], the shell or sudo; set also when it failed */
   int in_fd, out_fd, err_fd; /* the agent's ends, non-blocking; -1 where there is none */
 };
 
