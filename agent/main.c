@@ -168,7 +168,7 @@ static void on_sessions_closed(void *arg) {
 
 static void on_stopping(void *arg) {
   struct agent *agent = arg;
-  gate_close_listeners(agent->gate);
+  gate_set_stopping(agent->gate);
   http_set_stopping(agent->http);
   ws_close_all(agent->ws, 1001, "the agent shuts down", loop_now(agent->sandbox.loop) + CLOSE_PATIENCE,
                on_sessions_closed, agent);

@@ -58,6 +58,7 @@ struct gate {
   unsigned n_waiting;
   struct loop_timer timer; /* the earliest deadline */
 
+  bool stopping;
   int spare_fd; /* given up for a moment to tell a client that there are no descriptors left */
   struct loop_timer pause;
 };
@@ -189,6 +190,10 @@ static void hand_to_http(struct visitor *visitor) {
 static void hand_to_ws(struct visitor *visitor, const struct http_head *head, const struct upgrade *upgrade) {
   struct gate *gate = visitor->gate;
   char taken[HTTP_HEAD_MAX], text[ADDRESS_TEXT_SIZE];
+  if (gate->stopping) {
+    refuse_waiting(visitor, 503, "the agent is stopping");
+    return;
+  }
   if (!gate->ws || !ws_has_room(gate->ws, visitor->fd)) {
     refuse_waiting(visitor, 503, "too many WebSocket sessions");
     return;
@@ -372,6 +377,10 @@ struct gate *gate_new(struct loop *loop, const struct net_options *options, stru
   loop_timer_init(&gate->timer);
   loop_timer_init(&gate->pause);
   return gate;
+}
+
+void gate_set_stopping(struct gate *gate) {
+  gate->stopping = true;
 }
 
 void gate_close_listeners(struct gate *gate) {

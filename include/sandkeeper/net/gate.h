@@ -32,6 +32,10 @@ void gate_free(struct gate *gate);
  * [::]: a machine that has IPv4 or IPv6 switched off is no error, but logged. 0, or -1 and *err. */
 int gate_listen(struct gate *gate, const struct sockaddr *address, socklen_t length, bool optional, struct error *err);
 
+/* From now on a WebSocket upgrade is answered 503. HTTP still gets through: /health says that the agent stops, the rest
+ * http.c refuses (http_set_stopping). */
+void gate_set_stopping(struct gate *gate);
+
 /* Closes the listening sockets. What is accepted already is still served. */
 void gate_close_listeners(struct gate *gate);
 
