@@ -10,6 +10,7 @@
 #include "sandkeeper/core/shutdown.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 static void on_child(void *arg) {
   struct sandbox *sandbox = arg;
@@ -44,6 +45,8 @@ int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options,
   sandbox->started = loop_now(sandbox->loop);
   sandbox->started_wall = clock_wall();
   oom_init();
+  if (access("/proc/self/stat", R_OK) < 0)
+    LOG(LOG_WARN, "sandbox", "no /proc: descendants that leave their group cannot be found");
   sandbox->workers = workers_new(sandbox->loop, options->file_timeout, err);
   if (!sandbox->workers)
     return -1;

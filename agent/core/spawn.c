@@ -254,8 +254,11 @@ static int clone_child(struct spawn_child *child, pid_t *pid, int *pidfd) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  *pid =
-      clone(spawn_child_main, stack + CHILD_STACK_SIZE, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, child, pidfd);
+  const int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  *pid = clone(spawn_child_main, stack + CHILD_STACK_SIZE, flags | CLONE_PIDFD, child, pidfd);
+  /* Linux before 5.2, and qemu-user, have no CLONE_PIDFD. */
+  if (*pid < 0 && errno == EINVAL)
+    *pid = clone(spawn_child_main, stack + CHILD_STACK_SIZE, flags, child);
   int number = errno;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   munmap(stack, CHILD_STACK_SIZE);
@@ -317,6 +320,8 @@ static int report_failure(const struct spawn *spawn, const struct program *progr
 /* The child of a failed start is a zombie, or soon. By its pidfd: the reaper may have been faster, and the number may
  * be another's by now. */
 static void reap_failed(int pidfd) {
+  if (pidfd < 0)
+    return; /* then the reaper takes it as it takes an orphan */
   siginfo_t info;
   while (waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED) < 0 && errno == EINTR)
     ;
