@@ -98,8 +98,38 @@ static void write_result(struct json_out *out, void *arg) {
   exec_output_write(out, command, exec->reader.end, &exec->follow.view, budget > used ? budget - used : 0);
 }
 
+static void program_of_command(struct json_out *out, void *arg) {
+  const struct command *command = arg;
+  json_out_key(out, "program");
+  const char *program = command->by_sudo ? "sudo" : command->title;
+  json_out_string(out, command->program ? command->program : program);
+}
+
+/* sudo(8), run with -n, ends with 1 and says why on stderr when it would have to ask for a password or may not: the
+ * program was never started. */
+static bool refused_by_sudo(const struct command *command, struct error *why) {
+  static const char sudo[] = "sudo: ";
+  struct command_log_cursor begin = command_log_begin(&command->log);
+  enum stream stream;
+  const uint8_t *bytes;
+  if (!command->by_sudo || command->exit_code != 1 || command->log.head_offset[STREAM_STDOUT] > 0 || begin.position > 0)
+    return false;
+  size_t n = command_log_peek(&command->log, &begin, SIZE_MAX, &stream, &bytes);
+  if (n < sizeof sudo || memcmp(bytes, sudo, sizeof sudo - 1) != 0)
+    return false;
+  const uint8_t *line_end = memchr(bytes, '\n', n);
+  error_set(why, ERROR_SPAWN_FAILED, EPERM, "%.*s", (int)(line_end ? line_end - bytes : (ptrdiff_t)n),
+            (const char *)bytes);
+  return true;
+}
+
 static void answer_result(struct exec_call *exec) {
   const struct command *command = exec->command;
+  struct error refused = ERROR_INIT;
+  if (command_is_over(command) && !exec->follow.logs && refused_by_sudo(command, &refused)) {
+    call_fail_with(exec->call, &refused, program_of_command, exec->command);
+    return;
+  }
   bool timed_out = command->reason == REASON_TIMED_OUT || command->reason == REASON_IDLE_TIMED_OUT;
   if (command_is_over(command) && timed_out && !exec->follow.logs) {
     struct error error = ERROR_INIT;
@@ -127,12 +157,6 @@ static void answer_detached(struct exec_call *exec) {
   }
   json_out_object_end(&out);
   call_result_end(exec->call, &out, NULL);
-}
-
-static void program_of_command(struct json_out *out, void *arg) {
-  const struct command *command = arg;
-  json_out_key(out, "program");
-  json_out_string(out, command->program ? command->program : command->title);
 }
 
 static void answer_failed(struct exec_call *exec) {

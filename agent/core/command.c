@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void command_spec_init(struct command_spec *spec) {
   *spec = (struct command_spec){0};
@@ -56,6 +57,7 @@ struct command *command_new(struct commands *table, struct command_spec *spec) {
   command->title = steal_pointer(&spec->title);
   command->title_is_argv = spec->title_is_argv;
   command->hidden = spec->hidden;
+  command->by_sudo = spec->spawn.sudo && geteuid() != 0;
   command->of_image = spec->of_image;
   command->state = COMMAND_STARTING;
   command->timeout = spec->timeout;

@@ -87,7 +87,8 @@ struct command {
   char id[COMMAND_ID_MAX + 1];
   char *title;
   bool title_is_argv;
-  bool hidden; /* not a client's: no id, not listed, not counted */
+  bool hidden;  /* not a client's: no id, not listed, not counted */
+  bool by_sudo; /* the leader is the program sudo: the agent is not root */
   bool of_image;
 
   enum command_state state;
