@@ -30,6 +30,7 @@ enum option_type {
   OPTION_ACTION, /* no value: --help, --version; not in the environment */
   OPTION_BOOL,   /* no value; in the environment 1, 0, yes, no, true, false */
   OPTION_STRING,
+  OPTION_SCRIPT, /* string that may have several lines */
   OPTION_PORT,
   OPTION_COUNT, /* uint32_t, min to max */
   OPTION_SIZE,  /* uint64_t bytes, min to max */
@@ -71,7 +72,7 @@ static const struct option options[] = {
     {"stall-timeout", OPTION_TIME, FIELD(stall_timeout), 0, 24 * HOURS, "a time from 0 to 24h", NULL},
     {"file-timeout", OPTION_TIME, FIELD(file_timeout), CLOCK_SECOND / 10, 24 * HOURS, "a time from 0.1 to 24h", NULL},
     {"grace", OPTION_TIME, FIELD(grace), 0, 24 * HOURS, "a time from 0 to 24h", NULL},
-    {"prompt-handler", OPTION_STRING, FIELD(prompt_handler), 0, 0, "a command, echo or none", NULL},
+    {"prompt-handler", OPTION_SCRIPT, FIELD(prompt_handler), 0, 0, "a command, echo or none", NULL},
     {"prompt-timeout", OPTION_TIME, FIELD(prompt_timeout), 0, 720 * HOURS, "a time from 0 (none) to 720h", NULL},
     {"prompt-concurrency", OPTION_COUNT, FIELD(prompt_concurrency), 1, 1024, NULL, NULL},
     {"prompt-text-type", OPTION_WORD, FIELD(prompt_text_type), 0, 0, NULL, "text text_chunk"},
@@ -466,6 +467,10 @@ static int apply(struct config *config, const struct option *option, const char 
     return set_string((char **)(void *)place, value, err);
   case OPTION_STRING:
     if (*value == '\0' || has_control_character(value))
+      return refuse(option, source, value, err);
+    return set_string((char **)(void *)place, value, err);
+  case OPTION_SCRIPT:
+    if (*value == '\0')
       return refuse(option, source, value, err);
     return set_string((char **)(void *)place, value, err);
   case OPTION_ORIGIN:

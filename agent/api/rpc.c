@@ -72,6 +72,9 @@ static const struct method *find_method(const char *name) {
 }
 
 static void refuse(struct call *call, enum rpc_code code, const char *message) {
+  /* What is no request is no notification either: it is answered (JSON-RPC 2.0, section 7, the last examples). */
+  if (code == RPC_INVALID_REQUEST && !call->id)
+    call->id = strdup("null");
   struct json_out out = call_error_begin(call);
   rpc_error_write_code(&out, code, message);
   call_error_end(call, &out);

@@ -56,6 +56,8 @@ static int tokenize(json_tokener *tokener, const char *text, size_t len, json_ob
 
 int rpc_parse(const char *text, size_t len, json_object **value, struct error *err) {
   *value = NULL;
+  if (len == 0)
+    text = ""; /* an empty buffer has no address */
   if (len > INT_MAX)
     return error_set(err, ERROR_INVALID, 0, "parse error: the message is longer than %d bytes", INT_MAX);
   if (has_nul_in_name(text, len))

@@ -53,6 +53,7 @@ struct http_exchange {
 
   struct buf body;   /* of a buffered route */
   uint64_t received; /* bytes of body taken */
+  uint64_t dropped;  /* bytes of it that came after an early answer */
   bool held;         /* the route does not want the body yet */
   bool dropping;     /* the rest of the body is of no interest */
 
@@ -532,9 +533,9 @@ static int after_head(struct http_exchange *x) {
 }
 
 static int drop_body(struct http_exchange *x, size_t *len) {
-  x->received += *len;
+  x->dropped += *len;
   *len = 0;
-  return x->received <= DROP_MAX ? MHD_YES : MHD_NO;
+  return x->dropped <= DROP_MAX ? MHD_YES : MHD_NO;
 }
 
 static int feed_sink(struct http_exchange *x, const char *bytes, size_t *len) {

@@ -148,7 +148,7 @@ static const char *const all_options[][2] = {
     {"stall-timeout", "0.25"},
     {"file-timeout", "2m"},
     {"grace", "1s"},
-    {"prompt-handler", "/bin/handler --fast"},
+    {"prompt-handler", "cd /app\n./handler --fast\n"},
     {"prompt-timeout", "1h"},
     {"prompt-concurrency", "16"},
     {"prompt-text-type", "text_chunk"},
@@ -180,7 +180,7 @@ static void assert_all(void) {
   ck_assert_int_eq(config.stall_timeout, 250 * CLOCK_MS);
   ck_assert_int_eq(config.file_timeout, 120 * CLOCK_SECOND);
   ck_assert_int_eq(config.grace, CLOCK_SECOND);
-  ck_assert_str_eq(config.prompt_handler, "/bin/handler --fast");
+  ck_assert_str_eq(config.prompt_handler, "cd /app\n./handler --fast\n");
   ck_assert_int_eq(config.prompt_timeout, 3600 * CLOCK_SECOND);
   ck_assert_uint_eq(config.prompt_concurrency, 16);
   ck_assert_str_eq(config.prompt_text_type, "text_chunk");
