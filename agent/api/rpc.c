@@ -100,19 +100,21 @@ static bool read_id(json_object *request, char **id, const char **wrong) {
   return true;
 }
 
+/* What keeps an object from being a request, or NULL. */
+static const char *why_invalid(json_object *request) {
+  json_object *version = json_object_object_get(request, "jsonrpc");
+  if (!json_object_is_type(version, json_type_string) || strcmp(json_object_get_string(version), "2.0") != 0)
+    return "jsonrpc: it must be \"2.0\"";
+  if (!json_object_is_type(json_object_object_get(request, "method"), json_type_string))
+    return "method: it takes a string";
+  return NULL;
+}
+
 /* Calls the method, or answers why not. */
 static void start_call(struct call *call, json_object *request) {
-  json_object *version = json_object_object_get(request, "jsonrpc");
-  if (!json_object_is_type(version, json_type_string) || strcmp(json_object_get_string(version), "2.0") != 0) {
-    refuse(call, RPC_INVALID_REQUEST, "jsonrpc: it must be \"2.0\"");
-    return;
-  }
   json_object *name = json_object_object_get(request, "method");
-  if (!json_object_is_type(name, json_type_string)) {
-    refuse(call, RPC_INVALID_REQUEST, "method: it takes a string");
-    return;
-  }
-  const struct method *method = find_method(json_object_get_string(name));
+  bool plain = strlen(json_object_get_string(name)) == (size_t)json_object_get_string_len(name);
+  const struct method *method = plain ? find_method(json_object_get_string(name)) : NULL;
   if (!method) {
     struct error error = ERROR_INIT;
     error_set(&error, ERROR_INVALID, 0, "method \"%.100s\": there is no such method", json_object_get_string(name));
@@ -136,14 +138,14 @@ static void start_call(struct call *call, json_object *request) {
 /* One request, alone or out of a batch. */
 static void receive_request(struct rpc_session *session, json_object *request, struct batch *batch) {
   char *id = NULL;
-  const char *wrong = NULL;
-  bool is_request = json_object_is_type(request, json_type_object);
-  if (!is_request)
-    wrong = "a request is an object";
-  else
-    read_id(request, &id, &wrong);
-  /* What cannot be read is answered with the id null, as JSON-RPC 2.0 section 5 says. */
-  struct call *call = call_new(session, wrong ? strdup("null") : id, batch);
+  const char *wrong = "a request is an object";
+  if (json_object_is_type(request, json_type_object) && read_id(request, &id, &wrong))
+    wrong = why_invalid(request);
+  /* A broken request is no notification: without an id that can be read it is answered with null (JSON-RPC 2.0,
+   * section 5). */
+  if (wrong && !id)
+    id = strdup("null");
+  struct call *call = call_new(session, id, batch);
   if (!call)
     return; /* no memory even for saying so */
   if (wrong)
