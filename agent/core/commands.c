@@ -263,15 +263,24 @@ void commands_free(struct commands *commands) {
 
 /* ---- memory of all logs ---- */
 
-/* The oldest finished commands give up their logs first; one that a live reader still needs keeps it. */
+static bool may_drop_log(struct command *command, const struct command *spared, bool awaited) {
+  if (command == spared || command_log_memory(&command->log) == 0)
+    return false;
+  /* A live reader that is behind keeps its command's log. */
+  return list_is_empty(&command->observers) != awaited && reader_keep_from(command) == command->log.head;
+}
+
+/* The oldest finished commands give up their logs first; those whose result is not sent yet only when that was not
+ * enough: a client that does not read must not hold memory without a bound. */
 static void drop_old_logs(struct commands *commands, const struct command *spared) {
-  LIST_FOREACH (&commands->finished, node) {
-    if (commands->counts.log_memory <= commands->options.log_memory)
-      return;
-    struct command *command = LIST_OWNER(node, struct command, node);
-    if (command != spared && command_log_memory(&command->log) > 0 && reader_keep_from(command) == command->log.head)
-      commands_drop_log(commands, command);
-  }
+  for (int awaited = 0; awaited <= 1; awaited++)
+    LIST_FOREACH (&commands->finished, node) {
+      if (commands->counts.log_memory <= commands->options.log_memory)
+        return;
+      struct command *command = LIST_OWNER(node, struct command, node);
+      if (may_drop_log(command, spared, awaited))
+        commands_drop_log(commands, command);
+    }
 }
 
 void commands_account_log(struct commands *commands, struct command *command, size_t before) {
