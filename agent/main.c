@@ -9,6 +9,7 @@
 #include "sandkeeper/core/init_command.h"
 #include "sandkeeper/core/sandbox.h"
 #include "sandkeeper/core/shutdown.h"
+#include "sandkeeper/core/user.h"
 #include "sandkeeper/install.h"
 #include "sandkeeper/net/gate.h"
 #include "sandkeeper/net/http.h"
@@ -224,9 +225,33 @@ static int run(struct agent *agent, struct rlimit nofile) {
   return agent->init.exit_code;
 }
 
+/* What is wrong from the start is said at once, not to the first client. */
+static int check_options(const struct config *config, struct error *err) {
+  struct stat directory;
+  struct user user;
+  if (config->workdir && stat(config->workdir, &directory) < 0)
+    return error_set_errno(err, errno, "--workdir %s", config->workdir);
+  if (config->workdir && !S_ISDIR(directory.st_mode))
+    return error_set_errno(err, ENOTDIR, "--workdir %s", config->workdir);
+  /* Without a slash it is looked for in each command's PATH. */
+  if (config->shell && strchr(config->shell, '/') && access(config->shell, X_OK) < 0)
+    return error_set_errno(err, errno, "--shell %s", config->shell);
+  if (!config->user)
+    return 0;
+  if (user_lookup(config->user, &user, err) < 0)
+    return error_wrap(err, "--user");
+  uid_t uid = user.uid;
+  user_free(&user);
+  if (geteuid() != 0 && uid != geteuid())
+    return error_set(err, ERROR_PERMISSION, EPERM, "--user %s: the agent is not root and cannot become another user",
+                     config->user);
+  return 0;
+}
+
 static int parse_options(struct config *config, int argc, char **argv) {
   struct error err = ERROR_INIT;
-  if (config_parse(config, argc, argv, &err) < 0) {
+  if (config_parse(config, argc, argv, &err) < 0 ||
+      (config->action == CONFIG_RUN && check_options(config, &err) < 0)) {
     fprintf(stderr, "sandkeeper: %s\n", err.message);
     return EXIT_USAGE;
   }
