@@ -77,11 +77,14 @@ UNSANITIZED static void set_stdio(struct spawn_child *child) {
   call(SYS_close_range, 3, (long)UINT32_MAX, CLOSE_RANGE_CLOEXEC, 0);
 }
 
-/* As execvp(3): go on after ENOENT, ENOTDIR and EACCES, and tell of EACCES if that was the best there was. */
+/* As execvp(3): go on after ENOENT, ENOTDIR and EACCES, and tell of EACCES if that was the best there was. A path of its
+ * own is told of as it is. */
 UNSANITIZED static void run_program(struct spawn_child *child) {
   int best = ENOENT;
   for (char *const *program = child->programs; *program; program++) {
     call(SYS_execve, (long)*program, (long)child->argv, (long)child->envp, 0);
+    if (program == child->programs && !program[1])
+      fail(child, SPAWN_STEP_EXEC);
     if (errno == EACCES)
       best = EACCES;
     else if (errno != ENOENT && errno != ENOTDIR)
