@@ -72,5 +72,6 @@ void shutdown_begin(struct sandbox *sandbox, const char *why) {
   terminator_init(terminator, sandbox->loop, sandbox->workers, &ops);
   snprintf(terminator->mark, sizeof terminator->mark, COMMANDS_MARK "=%s.", sandbox->commands.run_id);
   terminator->mark_is_prefix = true;
+  terminator->own_children = true;
   terminator_start(terminator, sandbox->options.grace);
 }

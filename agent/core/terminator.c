@@ -87,6 +87,7 @@ static int scan_begin(struct terminator *terminator, int signal) {
   scan->tree = terminator->tree;
   scan->tree.mark = scan->mark;
   scan->tree.mark_is_prefix = terminator->mark_is_prefix;
+  scan->tree.own_children = terminator->own_children;
   scan->tree.leader = terminator->ops->leader(terminator);
   scan->signal = signal;
   if (workers_submit(terminator->workers, &scan->job, NULL, false, NULL) < 0) {

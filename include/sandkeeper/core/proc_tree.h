@@ -4,6 +4,7 @@
  *   - it carries the command's mark in its environment (SANDKEEPER_RUN=..., inherited by every descendant),
  *   - it is in the session of the leader while the leader's number is still pinned (not reaped yet),
  *   - an ancestor of it belongs,
+ *   - `own_children` is set and its parent is this process: orphans come to us, whatever they did to their environment,
  *   - an earlier scan found it (same pid, same start time).
  * So one that left the group by setsid, or was orphaned and given a new parent, is found; one that cleared its
  * environment is found as long as a scan saw its parent. A number alone never counts: each signal goes through a pidfd
@@ -26,7 +27,8 @@ struct proc_tree {
   /* What to look for. */
   const char *mark; /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
   bool mark_is_prefix;
-  pid_t leader;   /* pinned leader whose session counts; 0: none */
+  bool own_children; /* every child of this process counts, but those it had before it was the agent */
+  pid_t leader;      /* pinned leader whose session counts; 0: none */
   uint64_t since; /* processes older than this start are not looked at by mark; 0: all */
 
   /* Found so far; grows from scan to scan. */

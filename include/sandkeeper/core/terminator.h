@@ -29,6 +29,7 @@ struct terminator {
   const struct terminator_ops *ops;
   char mark[TERMINATOR_MARK_MAX]; /* of a process's environment, "SANDKEEPER_RUN=..." */
   bool mark_is_prefix;
+  bool own_children; /* core/proc_tree.h */
 
   struct killer killer;
   struct proc_tree tree;
