@@ -5,6 +5,7 @@ import os
 import pytest
 
 from helpers.agent import ATTACH, BINARY, Agent, AttachedAgent
+from helpers.silence import Silence
 
 
 def pytest_report_header():
@@ -76,3 +77,33 @@ def start_agent():
         except AssertionError as failure:
             failures.append(str(failure))
     assert not failures, "\n".join(failures)
+
+
+@pytest.fixture(scope="module")
+def module_agents():
+    """As start_agent, for agents that the tests of one file share."""
+    started = []
+
+    def start(*options, **arguments):
+        agent = Agent(*options, **arguments)
+        started.append(agent)
+        return agent
+
+    yield start
+    for agent in started:
+        agent.stop()
+
+
+def pytest_collection_modifyitems(items):
+    """The silent minute is begun first and looked at last, so that it costs no time of its own."""
+    items.sort(key=lambda item: item.path.name == "test_silence.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def silence(request):
+    if not any(item.path.name == "test_silence.py" for item in request.session.items):
+        yield None
+        return
+    silence = Silence()
+    yield silence
+    silence.agent.stop()

@@ -62,7 +62,8 @@ class Agent:
 
         environment = {} if clean_env else {k: v for k, v in os.environ.items() if not k.startswith("SANDKEEPER_")}
         # A small quarantine, so that resident memory says something; every leak and error ends the agent with a report.
-        environment.setdefault("ASAN_OPTIONS", "quarantine_size_mb=2:thread_local_quarantine_size_kb=64:detect_leaks=1")
+        small = "detect_leaks=1:quarantine_size_mb=2:thread_local_quarantine_size_kb=64"
+        environment["ASAN_OPTIONS"] = ":".join(filter(None, [environment.get("ASAN_OPTIONS"), small]))
         environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
         environment[MARK] = self.mark
         environment.update(env or {})

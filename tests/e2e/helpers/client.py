@@ -5,6 +5,7 @@ client that does not read, and nothing happens behind a test's back. One Client 
 """
 
 import json
+import socket
 import time
 
 import websockets.exceptions
@@ -116,7 +117,7 @@ class Client:
 
     def abort(self):
         """Leaves without a word."""
-        self.ws.socket.close()
+        self.ws.socket.shutdown(socket.SHUT_RDWR)
 
     def new_id(self):
         self._next_id += 1
@@ -144,8 +145,9 @@ class Client:
         """The error; a result fails the test."""
         return self.start(method, params).error(timeout)
 
-    def exec(self, command, timeout=DEFAULT_TIMEOUT, **params):
-        return self.call("exec", {"command": command, **params} if command is not None else params, timeout)
+    def exec(self, command, patience=DEFAULT_TIMEOUT, **params):
+        """The result of a command; params are those of exec. command None: argv is among them."""
+        return self.call("exec", {"command": command, **params} if command is not None else params, patience)
 
     def start_exec(self, command, **params):
         return self.start("exec", {"command": command, **params})

@@ -47,7 +47,11 @@ class RawWebSocket:
         self.socket.settimeout(timeout)
         self.socket.connect(address)
         self.buffer = b""
-        self.status, self.headers = self._upgrade(address, path, headers)
+        try:
+            self.status, self.headers = self._upgrade(address, path, headers)
+        except BaseException:
+            self.socket.close()
+            raise
 
     def __enter__(self):
         return self
