@@ -151,6 +151,7 @@ static int make_net(struct agent *agent, struct error *err) {
   }
   if (gate_listening(agent->gate) == 0)
     return error_set(err, ERROR_IO, 0, "port %u: no address could be listened on", config->port);
+  agent->api.control.options.port = (int)gate_port(agent->gate);
   return 0;
 }
 
@@ -203,8 +204,7 @@ static int run(struct agent *agent, struct rlimit nofile) {
                           .text_type = config->prompt_text_type},
       .metrics = {.net = net_metrics, .net_arg = agent},
   };
-  const struct sandbox_api_options control = {
-      .preview_url = config->preview_url, .preview_host = config->preview_host, .port = config->port};
+  const struct sandbox_api_options control = {.preview_url = config->preview_url, .preview_host = config->preview_host};
   sandbox_api_init(&agent->api, &control);
   int status = make_sandbox(agent, nofile, &err);
   agent->sandbox.on_stopping = on_stopping;

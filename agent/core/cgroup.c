@@ -60,7 +60,8 @@ static int open_limit(int directory, struct limit *limit, struct error *err) {
 }
 
 static int write_limit(const struct limit *limit, const char *text) {
-  return limit->fd < 0 || fd_write_all(limit->fd, text, strlen(text)) == 0 ? 0 : -1;
+  size_t len = strlen(text);
+  return limit->fd < 0 || pwrite(limit->fd, text, len, 0) == (ssize_t)len ? 0 : -1; /* the kernel wants it in one */
 }
 
 static int check_memory(int directory, int64_t memory, struct error *err) {

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 18 digits, a scale of 1000 and 60 binary places make 138 bits at most: the sum is checked as it grows. */
-#define DIGITS_MAX 18
+#define DIGITS_MAX 19 /* as many fit into 64 bits */
 #define EXPONENT_MAX 18
 __extension__ typedef unsigned __int128 wide;
 
@@ -51,7 +50,7 @@ static bool read_suffix(const char *suffix, struct parsed *parsed) {
   const char *found;
   if (!suffix[0])
     return true;
-  if ((suffix[0] == 'e' || suffix[0] == 'E') && suffix[1]) {
+  if ((suffix[0] == 'e' || suffix[0] == 'E') && suffix[1] && suffix[1] != 'i') {
     char *end;
     bool number = is_digit(suffix[1]) || ((suffix[1] == '+' || suffix[1] == '-') && is_digit(suffix[2]));
     long exponent = number ? strtol(suffix + 1, &end, 10) : 0;

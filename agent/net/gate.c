@@ -53,6 +53,7 @@ struct gate {
   struct listener listeners[LISTENERS_MAX];
   unsigned n_listeners;
   uint16_t picked_port; /* by the kernel, for port 0 */
+  uint16_t first_port;
 
   struct list waiting, draining;
   unsigned n_waiting;
@@ -383,6 +384,10 @@ void gate_set_stopping(struct gate *gate) {
   gate->stopping = true;
 }
 
+unsigned gate_port(const struct gate *gate) {
+  return gate->first_port;
+}
+
 void gate_close_listeners(struct gate *gate) {
   for (unsigned i = 0; i < gate->n_listeners; i++) {
     loop_watch_stop(gate->loop, &gate->listeners[i].watch);
@@ -454,6 +459,8 @@ int gate_listen(struct gate *gate, const struct sockaddr *address, socklen_t len
   uint16_t port = bound_port(listener->fd);
   if (address->sa_family != AF_UNIX && address_port(address) == 0)
     gate->picked_port = port;
+  if (gate->first_port == 0)
+    gate->first_port = port;
   LOG(LOG_INFO, "gate", "listening", LOG_S("address", text), LOG_I("port", port));
   return 0;
 }

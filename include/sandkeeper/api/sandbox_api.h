@@ -18,7 +18,7 @@ struct api;
 struct sandbox_api_options {
   const char *preview_url;  /* NULL: http:// and the request's Host */
   const char *preview_host; /* NULL: none */
-  int port;                 /* where the agent listens; 0: on no port, or not known */
+  int port;                 /* where the agent listens; 0: on no port */
 };
 
 struct sandbox_api {

@@ -42,6 +42,9 @@ void gate_close_listeners(struct gate *gate);
 /* For gate_listen() with optional addresses: the number of sockets that listen. */
 unsigned gate_listening(const struct gate *gate);
 
+/* The port of the first address that has one; 0: there are Unix sockets only. */
+unsigned gate_port(const struct gate *gate);
+
 /* Connections that wait for the rest of their head. */
 unsigned gate_waiting(const struct gate *gate);
 

@@ -1,0 +1,360 @@
+"""The sandbox's life: stop, start, restart, delete and expiry, docs/protocol.md section 6."""
+
+import concurrent.futures
+import json
+import signal
+import time
+
+import pytest
+
+from helpers import processes
+from helpers.agent import rounds
+from helpers.client import Closed, RpcError
+from helpers.control import Control
+from helpers.wait import wait_until
+
+
+@pytest.fixture
+def box(start_agent):
+    return Control(start_agent("--sandbox-id", "box", "--grace", "1s"))
+
+
+def running(text):
+    """Processes that have the text in their command line."""
+    return [pid for pid in processes.pids() if any(text in word for word in processes.cmdline(pid))]
+
+
+def gone(text):
+    return not running(text)
+
+
+def start_stubborn(client, number):
+    """A command that ignores SIGTERM, and does so already when this returns."""
+    call = client.start_exec(f"trap '' TERM; echo begun; while :; do sleep 0.02; done; : {number}")
+    call.wait_for_text("begun")
+    return call
+
+
+# Stop
+
+
+def test_stop_ends_commands_and_refuses_new_ones(box):
+    with box.agent.connect() as client:
+        finished = client.exec("echo kept")
+        running = client.start_exec("echo begun; sleep 7711")
+        running.wait_for_text("begun")
+        detached = client.call("exec", {"command": "sleep 7712", "detached": True})
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7711") and gone("7712")
+        result = running.result()
+        assert result["reason"] == "signaled" and result["signal"] == "SIGTERM" and result["survivors"] == 0
+        assert running.names()[-1] == "exec.done"
+
+        error = client.call_error("exec", {"command": "true"})
+        assert error.code == -32009 and error.kind == "stopped" and "start it" in error.message
+        assert client.call("exec_logs", {"cmd_id": finished["cmd_id"]})["output"] == "kept\n"
+        assert client.call("exec_logs", {"cmd_id": detached["cmd_id"]})["exit_code"] == 128 + 15
+        assert {command["state"] for command in client.call("exec_list")} == {"finished"}
+        assert client.call("write", {"path": "f", "content": "still"}) == {"bytes_written": 5}
+        assert client.call("read", {"path": "f"})["content"] == "still"
+        assert client.call("stat", {"path": "f"})["exists"]
+        assert box.agent.http("GET", "/files?path=f")[2] == b"still"
+        assert box.agent.health()["status"] == "ok"
+        assert box.info()["status"] == "stopped"
+        assert box.stop().data["status"] == "stopped"
+
+        assert box.start().data["status"] == "active"
+        assert client.exec("echo again")["output"] == "again\n"
+        assert box.start().data["status"] == "active"
+
+
+def test_stop_kills_what_ignores_term(box):
+    with box.agent.connect() as client:
+        stubborn = start_stubborn(client, 7721)
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7721")
+        assert stubborn.result()["signal"] == "SIGKILL"
+
+
+def test_stop_answers_when_all_is_gone(box):
+    with box.agent.connect() as client:
+        slow = client.start_exec("trap 'sleep 0.3; echo bye; exit 5' TERM; echo begun; while :; do sleep 0.02; done")
+        slow.wait_for_text("begun")
+        box.stop()
+        # The end has been told before the answer to stop: nothing is waited for here.
+        assert client.call("exec_list")[0]["state"] == "finished"
+        result = slow.result()
+        assert result["exit_code"] == 5 and result["output"].endswith("bye\n")
+
+
+def test_stop_ends_what_finished_commands_left_behind(box):
+    with box.agent.connect() as client:
+        client.exec("sleep 7731 & echo")
+        client.exec("setsid sh -c 'sleep 7732' > /dev/null & echo")
+        client.exec("(trap '' TERM; while :; do sleep 0.02; done; : 7733) > /dev/null & echo")
+        assert not gone("7731")
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7731") and gone("7732") and gone("7733")
+        assert box.agent.left_over() == []
+
+
+def test_stop_spares_the_images_own_command(start_agent, tmp_path):
+    script = "trap 'echo hit > hit; exit' TERM; echo > up; sleep 7741 & while :; do sleep 0.05; done"
+    env = {"SANDKEEPER_WORKDIR": str(tmp_path)}
+    agent = start_agent("--sandbox-id", "box", "--", "sh", "-c", script, env=env)
+    box = Control(agent)
+    wait_until((tmp_path / "up").exists, what="the image's command to be up")
+    with agent.connect() as client:
+        client.exec("sleep 7742 & echo")
+    for _ in range(2):
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7742")
+        assert not gone("7741") and not (tmp_path / "hit").exists()
+        assert box.restart().data["status"] == "active"
+    assert box.delete().data["status"] == "destroying"
+    agent.check_ended()
+    assert gone("7741")
+
+
+def test_stop_while_a_command_is_starting(box):
+    with box.agent.connect() as client:
+        calls = [client.start_exec("sleep 7751") for _ in range(20)]
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7751")
+        for call in calls:
+            response = call.wait()
+            assert response.get("result", {}).get("reason") == "signaled" or response["error"]["code"] == -32009
+
+
+def test_a_reader_that_stands_still_does_not_hold_the_stop(box):
+    with box.agent.raw() as reader, box.agent.connect() as client:
+        reader.send_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "exec", "params": {"command": "yes 7761"}}))
+        wait_until(lambda: not gone("7761"), what="the command to run")
+        assert box.stop().data["status"] == "stopped"
+        assert gone("7761")
+        assert client.call("exec_list")[0]["state"] == "finished"
+
+
+def test_client_that_leaves_does_not_stop_the_stop(box):
+    with box.agent.connect() as client:
+        start_stubborn(client, 7771)
+        with pytest.raises(TimeoutError):
+            box.post("stop", {}, timeout=0.2)
+        wait_until(lambda: box.info()["status"] == "stopped", what="the stop to be done")
+        assert gone("7771")
+
+
+def test_status_while_it_stops(box):
+    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_stubborn(client, 7781)
+        stop = pool.submit(box.stop)
+        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
+        assert client.call_error("exec", {"command": "true"}).code == -32009
+        assert stop.result().data["status"] == "stopped"
+
+
+# Restart
+
+
+def test_restart(box):
+    with box.agent.connect() as client:
+        call = client.start_exec("echo begun; sleep 7791")
+        call.wait_for_text("begun")
+        assert box.restart().data["status"] == "active"
+        assert gone("7791") and call.result()["reason"] == "signaled"
+        assert client.exec("echo up")["output"] == "up\n"
+        box.stop()
+        assert box.restart().data["status"] == "active"
+        assert client.exec("echo up")["output"] == "up\n"
+
+
+def test_what_was_claimed_stays(box):
+    box.create("ann", labels={"a": "1"}, ttl_hours=1, payloads=[{"api": "/api/v1/env", "body": {"KEPT": "yes"}}])
+    before = box.info()
+    box.stop()
+    box.start()
+    assert {**box.info(), "last_active_at": ""} == {**before, "last_active_at": ""}
+    with box.agent.connect() as client:
+        assert client.exec("echo $KEPT")["output"] == "yes\n"
+
+
+@pytest.mark.parametrize("last", ["stop", "start", "restart"])
+def test_fifty_wishes_at_once(box, last):
+    wishes = (["stop", "start", "restart"] * 17)[:50]
+    stop = []
+
+    def make_work():
+        with box.agent.connect() as client:
+            while not stop:
+                try:
+                    client.exec("sleep 0.01")
+                except RpcError as error:
+                    assert error.code == -32009
+
+    with concurrent.futures.ThreadPoolExecutor(54) as pool:
+        workers = [pool.submit(make_work) for _ in range(4)]
+        answers = list(pool.map(box.post, wishes))
+        stop.append(True)
+        for worker in workers:
+            worker.result()
+    assert {answer.data["status"] for answer in answers} <= {"active", "stopping", "stopped"}
+    status = box.post(last).data["status"]
+    assert status == ("stopped" if last == "stop" else "active") == box.info()["status"]
+    with box.agent.connect() as client:
+        if last == "stop":
+            assert client.call_error("exec", {"command": "true"}).code == -32009
+        else:
+            assert client.exec("echo up")["output"] == "up\n"
+
+
+def test_stop_and_start_again_and_again(box):
+    with box.agent.connect() as client:
+        before = box.agent.fd_count()
+        for i in range(rounds(100)):
+            call = client.start_exec(f"sleep 7801; : {i}")
+            call.wait_for("exec.start")
+            assert box.stop().data["status"] == "stopped"
+            assert call.result()["reason"] == "signaled"
+            assert box.start().data["status"] == "active"
+        assert gone("7801")
+        wait_until(lambda: box.agent.fd_count() <= before + 2, what="the descriptors to be closed")
+
+
+# The end
+
+
+def test_delete(box):
+    assert box.delete().data["status"] == "destroying"
+    box.agent.check_ended()
+
+
+def test_delete_tells_streams_the_end_and_closes_1001(box):
+    with box.agent.connect() as client:
+        call = client.start_exec("echo begun; trap 'echo last words; exit 3' TERM; while :; do sleep 0.02; done")
+        call.wait_for_text("begun")
+        idle = box.agent.connect()
+        assert box.delete().data["status"] == "destroying"
+        result = call.result()
+        assert result["exit_code"] == 3 and result["output"].endswith("last words\n")
+        assert call.names()[-1] == "exec.done"
+        assert client.wait_closed()[0] == 1001
+        assert idle.wait_closed()[0] == 1001
+    box.agent.check_ended()
+
+
+def test_delete_while_output_is_unread(box):
+    """What a slow reader has not taken yet comes before the close."""
+    with box.agent.connect() as client:
+        call = client.start_exec("head -c 300000 /dev/zero | tr '\\0' x; echo full; sleep 7811")
+        wait_until(lambda: processes.with_words("sleep", "7811"), what="the output to be written")
+        box.delete()
+        assert len(call.result()["output"]) == 300005
+        assert len(call.text()) == 300005
+        assert client.wait_closed()[0] == 1001
+    box.agent.check_ended()
+
+
+def test_while_it_is_being_destroyed(start_agent):
+    box = Control(start_agent("--sandbox-id", "box", "--grace", "3s"))
+    with box.agent.connect() as client:
+        start_stubborn(client, 7821)
+        assert box.delete().data["status"] == "destroying"
+        assert box.delete().data["status"] == "destroying"
+        assert box.info()["status"] == "destroying"
+        for call in (box.stop, box.start, box.restart, box.extend, box.create, box.configure):
+            call().fails(409, "destroyed")
+        box.update(payloads=[]).fails(409, "destroyed")
+        assert client.call_error("exec", {"command": "true"}).code == -32009
+        assert box.list(status="destroying").data["pagination"]["total"] == 1
+    box.agent.check_ended()
+    assert gone("7821")
+
+
+def test_delete_of_a_stopped_one(box):
+    box.stop()
+    assert box.delete().data["status"] == "destroying"
+    box.agent.check_ended()
+
+
+def test_delete_while_it_stops(box):
+    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_stubborn(client, 7831)
+        stop = pool.submit(box.stop)
+        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
+        assert box.delete().data["status"] == "destroying"
+        assert stop.result().data["status"] == "destroying"
+    box.agent.check_ended()
+
+
+def test_term_while_it_stops(box):
+    """SIGTERM goes ahead of a stop under way."""
+    import signal
+
+    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_stubborn(client, 7841)
+        stop = pool.submit(box.post, "stop")
+        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
+        box.agent.signal(signal.SIGTERM)
+        box.agent.check_ended()
+        try:
+            stop.result()
+        except OSError:
+            pass  # it may be told, or cut off
+    assert gone("7841")
+
+
+# Expiry
+
+
+def expire(box, began, at_least):
+    box.agent.check_ended(timeout=30)
+    assert time.monotonic() - began >= at_least
+
+
+def test_ttl_option(start_agent):
+    began = time.monotonic()
+    box = Control(start_agent("--sandbox-id", "box", "--ttl", "1s"))
+    info = box.info()
+    assert info["expire_at"] > info["created_at"]
+    with box.agent.connect() as client:
+        call = client.start_exec("sleep 7851")
+        assert call.result()["reason"] == "signaled"
+        assert client.wait_closed()[0] == 1001
+    expire(box, began, 1)
+    assert [event["reason"] for event in box.agent.events("control")] == []
+    assert box.agent.events("life", "expired")
+
+
+def test_extend_sets_the_end(box):
+    began = time.monotonic()
+    assert box.extend(seconds=1).data["expire_at"]
+    expire(box, began, 1)
+
+
+def test_extend_moves_the_end(start_agent):
+    box = Control(start_agent("--sandbox-id", "box", "--ttl", "1s"))
+    began = time.monotonic()
+    box.extend(seconds=1)
+    expire(box, began, 1.5)
+
+
+def test_ttl_hours_go_before_the_option(start_agent):
+    box = Control(start_agent("--sandbox-id", "box", "--ttl", "1s"))
+    box.create("ann", ttl_hours=1)
+    time.sleep(1.2)  # what must not happen would have happened by now
+    assert box.info()["status"] == "active"
+
+
+def test_a_stopped_sandbox_expires(start_agent):
+    box = Control(start_agent("--sandbox-id", "box", "--ttl", "1s"))
+    box.stop()
+    box.agent.check_ended()
+
+
+def test_closed_sessions_say_so(box):
+    client = box.agent.connect()
+    box.delete()
+    with pytest.raises(Closed) as closed:
+        client.pump(lambda: False, 10)
+    assert closed.value.code == 1001
+    box.agent.check_ended()
