@@ -16,7 +16,8 @@ def _read(*path):
 
 
 def _blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", _read("README.md"), re.DOTALL | re.MULTILINE)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", _read("README.md"), re.DOTALL | re.MULTILINE)
+    return [text for found, text in fences if found == language]
 
 
 def test_python_program_is_the_example():
