@@ -133,7 +133,7 @@ static void done(struct job *job, enum job_end end) {
   if (end == JOB_TIMED_OUT) {
     struct error error = ERROR_INIT;
     work_done->ahead = NULL;
-    file_timed_out(&error, work_done->spec.what, work_done->path, work_done->spec.timeout);
+    file_timed_out(&error, job, work_done->spec.what, work_done->path, work_done->spec.timeout);
     fail(ahead, &error);
   } else {
     ahead->idle = work_done;

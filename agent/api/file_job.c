@@ -39,7 +39,7 @@ static void done(struct job *job, enum job_end end) {
   struct call *call = let_go(file);
   if (call && end == JOB_TIMED_OUT) {
     struct error error = ERROR_INIT;
-    file_timed_out(&error, call->method, file->path, call->api->sandbox->options.file_timeout);
+    file_timed_out(&error, job, call->method, file->path, call->api->sandbox->options.file_timeout);
     call_fail(call, &error);
   } else if (call && file->status < 0) {
     call_fail(call, &file->error);

@@ -104,7 +104,12 @@ int file_params_how(json_object *params, bool at_offset, struct files_write_how 
   return 0;
 }
 
-void file_timed_out(struct error *error, const char *method, const char *path, int64_t timeout_ns) {
-  error_set(error, ERROR_TIMED_OUT, 0, "%s %s: the file system has not answered for %g s", method, path,
-            (double)timeout_ns / (double)CLOCK_SECOND);
+void file_timed_out(struct error *error, const struct job *job, const char *method, const char *path,
+                    int64_t timeout_ns) {
+  double seconds = (double)timeout_ns / (double)CLOCK_SECOND;
+  if (job->state == JOB_WAITING) /* only the loop changes this state */
+    error_set(error, ERROR_TIMED_OUT, 0, "%s %s: not begun: a call before it on this connection has not ended for %g s",
+              method, path, seconds);
+  else
+    error_set(error, ERROR_TIMED_OUT, 0, "%s %s: the file system has not answered for %g s", method, path, seconds);
 }

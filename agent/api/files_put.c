@@ -134,7 +134,7 @@ static void done(struct job *job, enum job_end end) {
   if (end == JOB_TIMED_OUT) {
     struct error error = ERROR_INIT;
     work_done->put = NULL;
-    file_timed_out(&error, "PUT", work_done->path, put->x->api->sandbox->options.file_timeout);
+    file_timed_out(&error, job, "PUT", work_done->path, put->x->api->sandbox->options.file_timeout);
     fail(put, &error);
     return;
   }

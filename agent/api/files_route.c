@@ -53,7 +53,7 @@ static struct exchange *let_go(struct file_request *request) {
 
 static void fail_late(struct exchange *x, const struct file_request *request) {
   struct error error = ERROR_INIT;
-  file_timed_out(&error, x->method, request->path, x->api->sandbox->options.file_timeout);
+  file_timed_out(&error, &request->job, x->method, request->path, x->api->sandbox->options.file_timeout);
   files_http_fail(x, &error);
 }
 

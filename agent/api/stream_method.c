@@ -137,7 +137,7 @@ static void open_done(struct job *job, enum job_end end) {
     struct error error = ERROR_INIT;
     stream->opening = NULL;
     if (end == JOB_TIMED_OUT) {
-      file_timed_out(&error, "read_stream", opening->path, stream->call->api->sandbox->options.file_timeout);
+      file_timed_out(&error, job, "read_stream", opening->path, stream->call->api->sandbox->options.file_timeout);
       fail(stream, &error);
     } else if (opening->status < 0) {
       fail(stream, &opening->error);

@@ -154,6 +154,8 @@ void job_queue_abandon(struct job_queue *queue) {
     free(queue);
 }
 
+static void on_deadline(struct loop_timer *timer);
+
 static void make_ready(struct workers *workers, struct job *job) {
   job->admitted = true;
   pthread_mutex_lock(&workers->lock);
@@ -164,6 +166,25 @@ static void make_ready(struct workers *workers, struct job *job) {
   pthread_mutex_unlock(&workers->lock);
 }
 
+/* At the end of the pool every job becomes ready, to be abandoned. */
+static bool may_begin(struct workers *workers) {
+  pthread_mutex_lock(&workers->lock);
+  bool may = workers->stopping || workers->written_off < WRITTEN_OFF_MAX;
+  pthread_mutex_unlock(&workers->lock);
+  return may;
+}
+
+/* The turn of a job has come: its time begins. While too many threads are written off it ends at once instead, or a
+ * long queue of calls on a hanging mount would cost a thread for each. */
+static void begin(struct workers *workers, struct job *job) {
+  bool may = may_begin(workers);
+  /* Moving a timer that is there cannot fail. */
+  loop_timer_start(workers->loop, &job->timer, loop_now(workers->loop) + (may ? workers->timeout : 0), on_deadline,
+                   job);
+  if (may)
+    make_ready(workers, job);
+}
+
 /* Lets run what may: from the front, reading jobs together, a changing one alone. */
 static void admit(struct workers *workers, struct job_queue *queue) {
   bool first = true;
@@ -172,20 +193,24 @@ static void admit(struct workers *workers, struct job_queue *queue) {
     if (job->changes && !first)
       return;
     if (!job->admitted)
-      make_ready(workers, job);
+      begin(workers, job);
     if (job->changes)
       return;
     first = false;
   }
 }
 
-static void leave_queue(struct workers *workers, struct job *job) {
-  struct job_queue *queue = job->queue;
+/* Takes a job that has come to its end out of everything but its queue's length, so that the queue stays. */
+static struct job_queue *unlink_job(struct workers *workers, struct job *job) {
   workers->submitted[job->class]--;
   loop_timer_stop(workers->loop, &job->timer);
+  list_remove(&job->queue_node);
+  return job->queue;
+}
+
+static void queue_moves_on(struct workers *workers, struct job_queue *queue) {
   if (!queue)
     return;
-  list_remove(&job->queue_node);
   queue->length--;
   admit(workers, queue);
   if (queue->abandoned && queue->length == 0)
@@ -221,10 +246,11 @@ static void on_deadline(struct loop_timer *timer) {
   pthread_mutex_unlock(&workers->lock);
   if (finished)
     return; /* it came back at the last moment: its done() is on the way */
-  leave_queue(workers, job);
+  struct job_queue *queue = unlink_job(workers, job);
   job->done(job, JOB_TIMED_OUT);
   if (write_off(workers, job))
     job->abandon(job);
+  queue_moves_on(workers, queue); /* last: whether the next one may begin depends on the threads written off */
 }
 
 static void on_finished(struct loop_watch *watch, uint32_t events) {
@@ -246,7 +272,7 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
   while (!list_is_empty(&finished)) {
     struct job *job = LIST_FIRST(&finished, struct job, node);
     list_remove(&job->node);
-    leave_queue(workers, job);
+    queue_moves_on(workers, unlink_job(workers, job));
     job->done(job, JOB_DONE);
   }
 }
@@ -262,14 +288,11 @@ static bool has_thread(struct workers *workers) {
 }
 
 int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err) {
-  pthread_mutex_lock(&workers->lock);
-  uint32_t written_off = workers->written_off;
-  pthread_mutex_unlock(&workers->lock);
-  if (written_off >= WRITTEN_OFF_MAX) {
+  if (!may_begin(workers)) {
     if (err)
       err->limit = WRITTEN_OFF_MAX;
-    return error_set(err, ERROR_BUSY, 0, "%u threads hang in file systems that do not answer; nothing was started",
-                     written_off);
+    return error_set(err, ERROR_BUSY, 0, "%d threads hang in file systems that do not answer; nothing was started",
+                     WRITTEN_OFF_MAX);
   }
   if (workers->submitted[job->class] >= WAITING_MAX) {
     error_set(err, ERROR_BUSY, 0, "%u jobs are waiting already; nothing was started", WAITING_MAX);
@@ -287,11 +310,11 @@ int workers_submit(struct workers *workers, struct job *job, struct job_queue *q
   list_init(&job->node);
   list_init(&job->queue_node);
   loop_timer_init(&job->timer);
-  if (loop_timer_start(workers->loop, &job->timer, loop_now(workers->loop) + workers->timeout, on_deadline, job) < 0)
+  if (loop_timer_start(workers->loop, &job->timer, CLOCK_NEVER, on_deadline, job) < 0)
     return error_set_errno(err, ENOMEM, "a timer for the job");
   workers->submitted[job->class]++;
   if (!queue) {
-    make_ready(workers, job);
+    begin(workers, job);
     return 0;
   }
   list_append(&queue->waiting, &job->queue_node);
@@ -346,7 +369,7 @@ static struct job *take_left(struct workers *workers) {
 static void abandon_left(struct workers *workers) {
   struct job *job;
   while ((job = take_left(workers))) {
-    leave_queue(workers, job);
+    queue_moves_on(workers, unlink_job(workers, job));
     job->abandon(job);
   }
 }
@@ -358,9 +381,10 @@ static void write_off_busy(struct workers *workers) {
     pthread_mutex_unlock(&workers->lock);
     if (!job)
       return;
-    leave_queue(workers, job);
+    struct job_queue *queue = unlink_job(workers, job);
     if (write_off(workers, job))
       job->abandon(job);
+    queue_moves_on(workers, queue);
   }
 }
 

@@ -64,7 +64,8 @@ int file_params_how(json_object *params, bool at_offset, struct files_write_how 
 /* What a path is relative to: the agent's work directory, which is its current one. */
 char *file_workdir(void);
 
-/* The sentence for a job that has not come back. */
-void file_timed_out(struct error *error, const char *method, const char *path, int64_t timeout_ns);
+/* The sentence for a job that has not come back, or whose turn has not come. In done(), before the job is let go. */
+void file_timed_out(struct error *error, const struct job *job, const char *method, const char *path,
+                    int64_t timeout_ns);
 
 #endif

@@ -5,10 +5,10 @@
  * them (6 at most), so that a hung mount leaves threads for starting processes, and the other way round; spawn jobs go
  * ahead of file jobs.
  *
- * A job that has not come back in time (--file-timeout, counted from its submission) is written off: done() is called
- * with JOB_TIMED_OUT, its thread no longer counts, and the job's memory belongs to the stuck thread, which calls
- * abandon() if it ever comes back. At most 8 threads may be written off and not back; then jobs are refused with
- * ERROR_BUSY.
+ * A job that has not come back in time (--file-timeout, counted from when its turn in its queue came) is written off:
+ * done() is called with JOB_TIMED_OUT, its thread no longer counts, and the job's memory belongs to the stuck thread,
+ * which calls abandon() if it ever comes back. At most 8 threads may be written off and not back; then jobs are refused
+ * with ERROR_BUSY.
  */
 #ifndef SANDKEEPER_CORE_WORKER_H
 #define SANDKEEPER_CORE_WORKER_H
