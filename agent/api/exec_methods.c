@@ -131,7 +131,7 @@ static void kill_tree(struct call *call, struct command *command, int number) {
   command_observe(command, &kill->observer);
   call->state = kill;
   call->ended = tree_kill_ended;
-  terminator_signal(&command->terminator, number, TREE_SETTLE);
+  command_signal_tree(command, number, TREE_SETTLE);
 }
 
 static void kill_start(struct call *call, json_object *params) {

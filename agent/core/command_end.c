@@ -53,10 +53,8 @@ static struct command *command_of(struct terminator *terminator) {
 
 static void terminator_signals(struct terminator *terminator, int number) {
   struct command *command = command_of(terminator);
-  if (command->state == COMMAND_STARTING)
-    command->pending_signal = number;
-  else if (group_is_ours(command))
-    signal_group(command, number);
+  if (group_is_ours(command) && signal_group(command, number) == 0)
+    terminator_signaled(terminator, command->pid);
 }
 
 static pid_t terminator_leader(struct terminator *terminator) {
@@ -79,13 +77,36 @@ const struct terminator_ops command_terminator_ops = {
     .done = terminator_done,
 };
 
+static void on_start_given_up(struct loop_timer *timer) {
+  command_start_give_up(timer->arg);
+}
+
+/* There is nothing to signal yet. */
+static void end_start(struct command *command, int64_t grace) {
+  int64_t kill_at = loop_now(loop_of(command)) + grace;
+  if (command->ending && command->kill_at <= kill_at)
+    return;
+  command->ending = true;
+  command->kill_at = kill_at;
+  loop_timer_start(loop_of(command), &command->timeout_timer, kill_at + KILLER_PATIENCE, on_start_given_up, command);
+}
+
 void command_end(struct command *command, enum command_reason reason, int64_t grace) {
   if (command_is_over(command))
     return;
   if (command->reason == REASON_EXITED && command->state != COMMAND_EXITED)
     command->reason = reason;
+  if (command->state == COMMAND_STARTING) {
+    end_start(command, grace);
+    return;
+  }
   command->ending = true;
   terminator_start(&command->terminator, grace);
+}
+
+void command_signal_tree(struct command *command, int number, int64_t patience) {
+  command->was_signaled = true;
+  terminator_signal(&command->terminator, number, patience);
 }
 
 /* ---- deadlines ---- */
@@ -97,6 +118,8 @@ static void on_timeout(struct loop_timer *timer) {
 static void on_idle(struct loop_timer *timer) {
   struct command *command = timer->arg;
   /* The timer is not moved for every piece of output: it looks when it fires. */
+  if (command_io_is_paused(command)) /* it may have something to say */
+    command->last_output = loop_now(loop_of(command));
   int64_t due = command->last_output + command->idle_timeout;
   if (due > loop_now(loop_of(command)))
     loop_timer_start(loop_of(command), &command->idle_timer, due, on_idle, command);
@@ -104,9 +127,23 @@ static void on_idle(struct loop_timer *timer) {
     command_end(command, REASON_IDLE_TIMED_OUT, KILLER_GRACE);
 }
 
+/* A start that hangs must not make the caller wait longer than it asked for. Its time is counted anew from the start of
+ * the program. */
+void command_end_submitted(struct command *command) {
+  struct loop *loop = loop_of(command);
+  if (command->timeout > 0)
+    loop_timer_start(loop, &command->timeout_timer, loop_now(loop) + command->timeout, on_timeout, command);
+}
+
 void command_end_start(struct command *command) {
   struct loop *loop = loop_of(command);
   command->last_output = command->started;
+  loop_timer_stop(loop, &command->timeout_timer);
+  if (command->ending) {
+    int64_t grace = command->kill_at - loop_now(loop);
+    terminator_start(&command->terminator, grace > 0 ? grace : 0);
+    return;
+  }
   if (command->timeout > 0)
     loop_timer_start(loop, &command->timeout_timer, command->started + command->timeout, on_timeout, command);
   if (command->idle_timeout > 0)

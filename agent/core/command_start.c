@@ -42,6 +42,7 @@ static void fail(struct command *command, const struct error *error) {
   if (command->error)
     *command->error = *error;
   command_ref(command);
+  loop_timer_stop(command->table->loop, &command->timeout_timer);
   command_io_close_stdin(command, error);
   commands_on_failed(command->table, command);
   command_set_state(command, COMMAND_FAILED);
@@ -107,6 +108,7 @@ int command_start(struct command *command, struct spawn *spawn, struct error *er
   }
   start->command = command_ref(command);
   command->start = start;
+  command_end_submitted(command);
   return 0;
 }
 
@@ -116,6 +118,18 @@ void command_start_let_go(struct command *command) {
     return;
   command->start = NULL;
   start->command = NULL;
+  command_unref(command);
+}
+
+void command_start_give_up(struct command *command) {
+  struct error error = ERROR_INIT;
+  if (command->reason == REASON_TIMED_OUT)
+    error_set(&error, ERROR_TIMED_OUT, 0, "command %s: its program did not start within its timeout", command->id);
+  else
+    error_set(&error, ERROR_STOPPED, 0, "command %s: it was stopped before its program had started", command->id);
+  command_ref(command);
+  command_start_let_go(command);
+  fail(command, &error);
   command_unref(command);
 }
 

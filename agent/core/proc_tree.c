@@ -49,15 +49,15 @@ static bool read_stat(pid_t pid, struct process *process) {
   /* The name in parentheses may hold anything, also ") R 1": the last one ends it. */
   const char *behind_name = strrchr(text, ')');
   char state;
-  int parent, session;
+  int parent, group, session;
   unsigned long long start;
   if (!behind_name ||
-      sscanf(behind_name + 1, " %c %d %*d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-             &parent, &session, &start) != 4)
+      sscanf(behind_name + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+             &parent, &group, &session, &start) != 5)
     return false;
   if (state == 'Z' || state == 'X')
     return false;
-  *process = (struct process){.id = {.pid = pid, .start = start}, .parent = parent, .session = session};
+  *process = (struct process){.id = {.pid = pid, .start = start, .group = group}, .parent = parent, .session = session};
   return true;
 }
 
@@ -194,6 +194,13 @@ static int keep_members(struct proc_tree *tree, const struct table *table) {
   return 0;
 }
 
+static bool has_got(const struct proc_tree *tree, pid_t group, int signal) {
+  for (size_t i = 0; signal != SIGKILL && i < tree->n_signaled; i++)
+    if (tree->signaled[i] == group)
+      return true;
+  return false;
+}
+
 /* pidfd_open(2) first, then the start time again: from here on the descriptor cannot become another process. */
 static void send_signal(const struct proc_id *id, int signal) {
   cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, id->pid, 0);
@@ -217,7 +224,8 @@ int proc_tree_scan(struct proc_tree *tree, int signal) {
   free(table.rows);
   if (signal)
     for (size_t i = 0; i < tree->n_members; i++)
-      send_signal(&tree->members[i], signal);
+      if (!has_got(tree, tree->members[i].group, signal))
+        send_signal(&tree->members[i], signal);
   errno = number;
   return status < 0 ? -1 : (int)tree->n_members;
 }

@@ -15,8 +15,10 @@ static struct sandbox *sandbox_of(struct terminator *terminator) {
 /* Groups by number first: they are hit before the first look at /proc has come back. */
 static void signal_groups(struct terminator *terminator, int signal) {
   LIST_FOREACH (&sandbox_of(terminator)->commands.live, node) {
+    struct command *command = LIST_OWNER(node, struct command, node);
     bool signaled;
-    command_signal(LIST_OWNER(node, struct command, node), signal, &signaled, NULL);
+    if (command_signal(command, signal, &signaled, NULL) == 0 && signaled && command->pid)
+      terminator_signaled(terminator, command->pid);
   }
 }
 

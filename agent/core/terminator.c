@@ -1,5 +1,7 @@
 #include "sandkeeper/core/terminator.h"
 
+#include "sandkeeper/base/fdutil.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +11,27 @@ struct scan_job {
   struct terminator *terminator; /* NULL: nobody waits any more */
   struct proc_tree tree;
   char mark[TERMINATOR_MARK_MAX];
+  pid_t *groups; /* the tree's */
   int signal;
   int survivors;
 };
 
 static void run(struct terminator *terminator);
+
+static void forget_groups(struct terminator *terminator) {
+  free(terminator->groups);
+  terminator->groups = NULL;
+  terminator->n_groups = 0;
+}
+
+/* Without memory the group's members get the signal twice. */
+void terminator_signaled(struct terminator *terminator, pid_t group) {
+  pid_t *groups = reallocarray(terminator->groups, terminator->n_groups + 1, sizeof(pid_t));
+  if (!groups)
+    return;
+  terminator->groups = groups;
+  terminator->groups[terminator->n_groups++] = group;
+}
 
 void terminator_init(struct terminator *terminator, struct loop *loop, struct workers *workers,
                      const struct terminator_ops *ops) {
@@ -26,6 +44,7 @@ void terminator_init(struct terminator *terminator, struct loop *loop, struct wo
 void terminator_stop(struct terminator *terminator) {
   loop_timer_stop(terminator->loop, &terminator->timer);
   proc_tree_free(&terminator->tree);
+  forget_groups(terminator);
   if (terminator->scan)
     terminator->scan->terminator = NULL;
   terminator->scan = NULL;
@@ -40,6 +59,7 @@ static void scan_work(struct job *job) {
 
 static void scan_free(struct scan_job *scan) {
   proc_tree_free(&scan->tree);
+  free(scan->groups);
   free(scan);
 }
 
@@ -89,12 +109,16 @@ static int scan_begin(struct terminator *terminator, int signal) {
   scan->tree.mark_is_prefix = terminator->mark_is_prefix;
   scan->tree.own_children = terminator->own_children;
   scan->tree.leader = terminator->ops->leader(terminator);
+  scan->tree.signaled = terminator->groups;
+  scan->tree.n_signaled = terminator->n_groups;
   scan->signal = signal;
   if (workers_submit(terminator->workers, &scan->job, NULL, false, NULL) < 0) {
     free(scan); /* the tree is still the terminator's */
     return -1;
   }
   proc_tree_init(&terminator->tree);
+  scan->groups = steal_pointer(&terminator->groups);
+  terminator->n_groups = 0;
   scan->terminator = terminator;
   terminator->scan = scan;
   return 0;
@@ -117,6 +141,7 @@ static void on_wake(struct loop_timer *timer) {
 }
 
 static void signal_all(struct terminator *terminator, int signal) {
+  forget_groups(terminator);
   terminator->ops->signal(terminator, signal);
   scan_submit(terminator, signal);
 }

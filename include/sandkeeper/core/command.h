@@ -132,6 +132,7 @@ struct command {
   int pending_signal; /* a kill while STARTING */
   bool was_signaled;  /* a client sent a signal: survivors are counted at the end */
   bool ending;        /* command_end() was called: nothing may delay the end beyond the terminator's patience */
+  int64_t kill_at;    /* monotonic ns: the KILL of one that is to end and is STARTING */
 
   /* Its mark, "SANDKEEPER_RUN=<run>.c<number>", is in the environment of every descendant. */
   struct terminator terminator;
@@ -148,8 +149,13 @@ void command_unobserve(struct command_observer *observer); /* fine when not obse
  * followed by SIGCONT, so that a stopped process gets it. 0, or -1: ERROR_PERMISSION (a command run by sudo). */
 int command_signal(struct command *command, int signal, bool *signaled, struct error *err);
 
+/* Sends a signal to the group and to every descendant that left it, and counts for `patience` ns what lives on: then
+ * terminator_is_active() becomes false and observers are told. Only while it is RUNNING. */
+void command_signal_tree(struct command *command, int signal, int64_t patience);
+
 /* Ends it for good: TERM to group and tree, KILL after `grace` ns. The result's reason is `reason` unless it has one.
- * Observers hear of FINISHED later. Fine to call again, and with a shorter grace. */
+ * While STARTING all that waits for the start, but not longer than it would take anyway: then it is FAILED, and what
+ * starts later is killed. Observers hear of the end later. Fine to call again, and with a shorter grace. */
 void command_end(struct command *command, enum command_reason reason, int64_t grace);
 
 /* Queues bytes for stdin. -1: ERROR_WRONG_TYPE (stdin is closed or was never there), ERROR_BUSY (64 MiB or 64 pieces
@@ -173,11 +179,13 @@ void command_check_finished(struct command *command);
 void command_let_go(struct command *command); /* the table goes: no timer, job or pipe calls back any more */
 /* command_start.c */
 int command_start(struct command *command, struct spawn *spawn, struct error *err); /* the spawn is moved */
-pid_t command_starting_pid(const struct command *command);                          /* 0: there is none yet */
+void command_start_give_up(struct command *command);       /* of one that is to end: it has FAILED when this returns */
+pid_t command_starting_pid(const struct command *command); /* 0: there is none yet */
 void command_start_let_go(struct command *command); /* a start under way becomes nobody's; what it starts is killed */
 /* command_io.c */
 void command_io_start(struct command *command, struct spawn *spawn);
 void command_io_leader_died(struct command *command);
+bool command_io_is_paused(const struct command *command); /* it could print if somebody read, or there was memory */
 bool command_io_is_drained(const struct command *command);
 void command_io_resume(struct command *command); /* a reader took bytes, stalled or left */
 void command_io_close_stdin(struct command *command, const struct error *why);
@@ -185,7 +193,8 @@ int command_io_open_pipes(const struct command *command); /* each holds a refere
 void command_io_close_all(struct command *command);
 /* command_end.c */
 extern const struct terminator_ops command_terminator_ops;
-void command_end_start(struct command *command); /* the deadlines begin */
+void command_end_submitted(struct command *command); /* the start is under way */
+void command_end_start(struct command *command);     /* it runs: the deadlines begin */
 void command_end_leader_died(struct command *command);
 
 #endif

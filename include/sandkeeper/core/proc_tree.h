@@ -21,14 +21,17 @@
 struct proc_id {
   pid_t pid;
   uint64_t start; /* clock ticks since boot: proc(5), stat field 22 */
+  pid_t group;    /* when it was last seen */
 };
 
 struct proc_tree {
   /* What to look for. */
   const char *mark; /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
   bool mark_is_prefix;
-  bool own_children; /* every child of this process counts, but those it had before it was the agent */
-  pid_t leader;      /* pinned leader whose session counts; 0: none */
+  bool own_children;     /* every child of this process counts, but those it had before it was the agent */
+  pid_t leader;          /* pinned leader whose session counts; 0: none */
+  const pid_t *signaled; /* groups that have got this scan's signal already */
+  size_t n_signaled;
   uint64_t since; /* processes older than this start are not looked at by mark; 0: all */
 
   /* Found so far; grows from scan to scan. */
@@ -40,7 +43,8 @@ void proc_tree_init(struct proc_tree *tree);
 void proc_tree_free(struct proc_tree *tree);
 
 /* Scans /proc, adds what it finds, forgets what is gone (zombies are gone). Then sends `signal` (0: none) to every
- * member, and SIGCONT behind SIGTERM, so that a stopped one dies too. Returns the number of members, or -1 with errno
+ * member, and SIGCONT behind SIGTERM, so that a stopped one dies too; a member of a group that has got it already is
+ * left out, unless it is SIGKILL. Returns the number of members, or -1 with errno
  * when /proc cannot be read; members known before are signalled all the same. The leader itself counts as a member. */
 int proc_tree_scan(struct proc_tree *tree, int signal);
 

@@ -15,7 +15,8 @@
 
 struct terminator;
 struct terminator_ops {
-  /* Signals at once, by number, what is certainly ours (a group whose leader is not reaped). */
+  /* Signals at once, by number, what is certainly ours (groups whose leaders are not reaped), and names each by
+   * terminator_signaled(): the look at /proc that follows sends its members nothing more but a KILL. */
   void (*signal)(struct terminator *terminator, int signal);
   /* The leader whose session may be trusted by number; 0: none. */
   pid_t (*leader)(struct terminator *terminator);
@@ -36,6 +37,8 @@ struct terminator {
   struct loop_timer timer;
   struct scan_job *scan; /* outstanding */
   int scan_again;        /* the signal of the look that waits for it; -1: none */
+  pid_t *groups;         /* signalled by number, for the next look */
+  size_t n_groups;
 };
 
 void terminator_init(struct terminator *terminator, struct loop *loop, struct workers *workers,
@@ -50,6 +53,9 @@ void terminator_watch(struct terminator *terminator, int64_t patience);
 
 /* Sends one signal to everything that is found, and then counts for `patience` ns at most. */
 void terminator_signal(struct terminator *terminator, int signal, int64_t patience);
+
+/* For ops->signal. */
+void terminator_signaled(struct terminator *terminator, pid_t group);
 
 /* Something ended: look at once instead of later. */
 void terminator_hint(struct terminator *terminator);
