@@ -184,6 +184,7 @@ static void finish(struct command *command) {
   stop_timers(command);
   command_io_close_stdin(command, NULL);
   command_ref(command);
+  command->state = COMMAND_FINISHED; /* the table may forget it at once */
   commands_on_finished(command->table, command);
   command_set_state(command, COMMAND_FINISHED);
   command_unref(command);
@@ -215,7 +216,7 @@ void command_leader_died(struct command *command, int code, int status) {
   command_ref(command);
   command_set_state(command, COMMAND_EXITED);
   command_io_leader_died(command);
-  command_end_leader_died(command);
+  command_end_leader_died(command); /* there may be something to wait for */
   command_check_finished(command);
   command_unref(command);
 }

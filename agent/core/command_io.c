@@ -45,7 +45,7 @@ static void on_stall(struct loop_timer *timer) {
   arm_stall_timer(timer->arg);
 }
 
-/* Runs only while a pipe is paused for a reader. */
+/* Runs only while a pipe is paused. */
 static void arm_stall_timer(struct command *command) {
   int64_t now = loop_now(loop_of(command));
   int64_t next = reader_stall(command, now, command->table->options.stall_timeout);
@@ -54,7 +54,7 @@ static void arm_stall_timer(struct command *command) {
   command_io_resume(command);
 }
 
-/* Nobody is waited for: there was no memory for the log. Later there may be. */
+/* There was no memory for the log. Later there may be. */
 #define RETRY (100 * CLOCK_MS)
 
 /* Stops watching altogether: a registered pipe whose writer is gone reports EPOLLHUP whatever is asked for, and would
@@ -63,10 +63,10 @@ static void pause_pipe(struct command_pipe *pipe) {
   struct command *command = pipe->command;
   struct loop *loop = loop_of(command);
   loop_watch_stop(loop, &pipe->watch);
-  if (reader_holds(command) && !loop_timer_is_started(&command->stall_timer))
-    arm_stall_timer(command);
-  else if (!reader_holds(command))
+  if (command->log.size < command->log.limit)
     loop_timer_start(loop, &command->stall_timer, loop_now(loop) + RETRY, on_stall, command);
+  else if (!loop_timer_is_started(&command->stall_timer))
+    arm_stall_timer(command);
 }
 
 static void resume_pipe(struct command_pipe *pipe) {
@@ -76,11 +76,15 @@ static void resume_pipe(struct command_pipe *pipe) {
     close_pipe(pipe); /* no memory for a registration: the writer gets SIGPIPE, which is better than a silent hang */
 }
 
-void command_io_resume(struct command *command) {
-  bool paused = false;
+bool command_io_is_paused(const struct command *command) {
   for (int s = 0; s < STREAMS; s++)
-    paused |= command->pipes[s].fd >= 0 && command->pipes[s].watch.fd < 0;
-  if (!paused)
+    if (command->pipes[s].fd >= 0 && command->pipes[s].watch.fd < 0)
+      return true;
+  return false;
+}
+
+void command_io_resume(struct command *command) {
+  if (!command_io_is_paused(command))
     return;
   uint64_t held = command->log.head - reader_keep_from(command);
   if (held + RESUME_ROOM > command->log.limit)
@@ -95,6 +99,7 @@ static size_t read_once(struct command_pipe *pipe, size_t want) {
   struct command *command = pipe->command;
   struct command_log *log = &command->log;
   struct iovec iov[2];
+  commands_limit_log(command->table, command, want);
   size_t memory = command_log_memory(log);
   uint64_t tail = log->tail;
   int pieces = command_log_reserve(log, want, reader_keep_from(command), iov);
@@ -108,6 +113,8 @@ static size_t read_once(struct command_pipe *pipe, size_t want) {
   if (n <= 0) {
     if (n == 0 || (errno != EAGAIN && errno != EINTR))
       close_pipe(pipe);
+    else if (errno == EAGAIN)
+      pipe->drain_left = 0; /* somebody else, who opened the pipe by /proc, has read what was there */
     return 0;
   }
   command_log_commit(log, pipe->stream, (size_t)n);
@@ -142,13 +149,16 @@ static void read_pipe(struct command_pipe *pipe) {
     command->last_output = loop_now(loop_of(command));
   if (total > 0 || pipe->fd < 0)
     reader_notify_all(command); /* also of the end of a stream */
-  command_check_finished(command);
   command_unref(command);
 }
 
 static void on_output(struct loop_watch *watch, uint32_t events) {
   (void)events;
-  read_pipe(watch->arg);
+  struct command_pipe *pipe = watch->arg;
+  struct command *command = command_ref(pipe->command);
+  read_pipe(pipe);
+  command_check_finished(command);
+  command_unref(command);
 }
 
 void command_io_leader_died(struct command *command) {
@@ -244,7 +254,9 @@ int command_input(struct command *command, struct command_input *input, struct e
   bool starting = command->state == COMMAND_STARTING && command->keep_stdin;
   if (command->in_fd < 0 && !starting)
     return error_set(err, ERROR_WRONG_TYPE, 0, "command %s: its stdin is closed", command->id);
-  if (command->n_inputs >= INPUTS_MAX || input->len > INPUTS_BYTES_MAX - command->inputs_bytes) {
+  /* stdin_data alone may be longer than the limit: no subtraction here. */
+  if (command->n_inputs >= INPUTS_MAX || command->inputs_bytes >= INPUTS_BYTES_MAX ||
+      input->len > INPUTS_BYTES_MAX - command->inputs_bytes) {
     error_set(err, ERROR_BUSY, 0, "command %s: %u pieces (%zu bytes) wait for its stdin already", command->id,
               command->n_inputs, command->inputs_bytes);
     if (err)

@@ -62,9 +62,10 @@ struct command *commands_find(struct commands *commands, const char *id, struct 
 
 /* ---- start ---- */
 
+/* One that a client has chosen before us is passed over. */
 static void make_id(struct commands *commands, struct command_spec *spec) {
-  if (!spec->id[0])
-    snprintf(spec->id, sizeof spec->id, "cmd-%.8s-%llu", commands->run_id, (unsigned long long)commands->sequence);
+  while (!spec->id[0] || find(commands, spec->id))
+    snprintf(spec->id, sizeof spec->id, "cmd-%.8s-%llu", commands->run_id, (unsigned long long)++commands->sequence);
 }
 
 /* Makes it findable. A hidden one is not. */
@@ -144,8 +145,10 @@ int commands_start(struct commands *commands, struct command_spec *spec, struct 
   if (command) {
     *out = command_ref(command);
   } else if ((status = check_limits(commands, spec, err)) == 0) {
-    commands->sequence++;
-    make_id(commands, spec);
+    if (spec->id[0])
+      commands->sequence++;
+    else
+      make_id(commands, spec);
     command = command_new(commands, spec);
     status = command ? start(commands, command, spec, err) : error_set_errno(err, ENOMEM, "starting a command");
     if (status == 0)
@@ -270,12 +273,12 @@ static bool may_drop_log(struct command *command, const struct command *spared, 
   return list_is_empty(&command->observers) != awaited && reader_keep_from(command) == command->log.head;
 }
 
-/* The oldest finished commands give up their logs first; those whose result is not sent yet only when that was not
- * enough: a client that does not read must not hold memory without a bound. */
-static void drop_old_logs(struct commands *commands, const struct command *spared) {
+/* The oldest finished commands give up their logs first, until `room` more bytes fit; those whose result is not sent
+ * yet only when that is over the bound: a client that does not read must not hold memory without one. */
+static void drop_old_logs(struct commands *commands, const struct command *spared, size_t room) {
   for (int awaited = 0; awaited <= 1; awaited++)
     LIST_FOREACH (&commands->finished, node) {
-      if (commands->counts.log_memory <= commands->options.log_memory)
+      if (commands->counts.log_memory + (awaited ? 0 : room) <= commands->options.log_memory)
         return;
       struct command *command = LIST_OWNER(node, struct command, node);
       if (may_drop_log(command, spared, awaited))
@@ -286,13 +289,18 @@ static void drop_old_logs(struct commands *commands, const struct command *spare
 void commands_account_log(struct commands *commands, struct command *command, size_t before) {
   commands->counts.log_memory += command_log_memory(&command->log);
   commands->counts.log_memory -= before;
-  if (commands->counts.log_memory > commands->options.log_memory)
-    drop_old_logs(commands, command);
-  /* When running commands alone pass the bound, logs stop growing. */
-  if (command->known)
-    command->log.limit = commands->counts.log_memory > commands->options.log_memory && command->log.size <= LOG_AT_LEAST
-                             ? LOG_AT_LEAST
-                             : COMMAND_LOG_CAPACITY;
+  drop_old_logs(commands, command, 0);
+}
+
+void commands_limit_log(struct commands *commands, struct command *command, size_t want) {
+  struct command_log *log = &command->log;
+  if (!command->known || log->head - log->tail + want <= log->size || log->size >= COMMAND_LOG_CAPACITY)
+    return;
+  size_t room = command_log_memory(log); /* it doubles */
+  drop_old_logs(commands, command, room);
+  log->limit = COMMAND_LOG_CAPACITY;
+  if (commands->counts.log_memory + room > commands->options.log_memory)
+    log->limit = log->size > LOG_AT_LEAST ? log->size : LOG_AT_LEAST;
 }
 
 /* ---- children ---- */

@@ -71,6 +71,13 @@ static size_t unwanted(const struct reader *reader, enum stream stream, size_t l
   return until - offset < len ? (size_t)(until - offset) : len;
 }
 
+/* It went on: what it waits for is new, and there may be room in the log. */
+static void moved(struct reader *reader) {
+  struct command *command = reader->command;
+  reader->waiting_since = reader->cursor.position < command->log.head ? now_of(command) : 0;
+  command_io_resume(command);
+}
+
 enum reader_item reader_next(struct reader *reader, size_t max, struct reader_piece *piece) {
   const struct command_log *log = &reader->command->log;
   *piece = (struct reader_piece){0};
@@ -93,37 +100,34 @@ enum reader_item reader_next(struct reader *reader, size_t max, struct reader_pi
       return READER_DATA;
     }
     command_log_advance(&reader->cursor, piece->stream, skip);
+    moved(reader);
   }
   return reader->cursor.position >= reader->end ? READER_END : READER_NOTHING;
 }
 
 void reader_take(struct reader *reader, const struct reader_piece *piece, size_t len) {
-  struct command *command = reader->command;
   reader->stalled = false;
   if (piece->lost) {
     reader->lost[piece->stream] = 0;
     return;
   }
   command_log_advance(&reader->cursor, piece->stream, len);
-  reader->waiting_since = reader->cursor.position < command->log.head ? now_of(command) : 0;
-  command_io_resume(command);
+  moved(reader);
+}
+
+/* One that has all it wanted holds nothing. */
+static bool holds(const struct reader *reader) {
+  return !reader->stalled && reader->cursor.position < reader->end;
 }
 
 uint64_t reader_keep_from(const struct command *command) {
   uint64_t keep = command->log.head;
   LIST_FOREACH (&command->readers, node) {
     const struct reader *reader = LIST_OWNER(node, struct reader, node);
-    if (!reader->stalled && reader->cursor.position < keep)
+    if (holds(reader) && reader->cursor.position < keep)
       keep = reader->cursor.position;
   }
   return keep;
-}
-
-bool reader_holds(const struct command *command) {
-  LIST_FOREACH (&command->readers, node)
-    if (!LIST_OWNER(node, struct reader, node)->stalled)
-      return true;
-  return false;
 }
 
 void reader_notify_all(struct command *command) {
@@ -142,8 +146,10 @@ int64_t reader_stall(struct command *command, int64_t now, int64_t timeout) {
   int64_t next = CLOCK_NEVER;
   LIST_FOREACH (&command->readers, node) {
     struct reader *reader = LIST_OWNER(node, struct reader, node);
-    if (reader->stalled || reader->patient || reader->waiting_since == 0)
+    if (reader->patient || !holds(reader) || reader->cursor.position >= command->log.head)
       continue;
+    if (reader->waiting_since == 0) /* what was read just now, and it was not told of yet */
+      reader->waiting_since = now;
     int64_t due = reader->waiting_since + timeout;
     if (due <= now)
       reader->stalled = true;

@@ -64,7 +64,7 @@ UNSANITIZED static void set_user(struct spawn_child *child) {
 
 /* Beside an image's own command the agent stays in the background of a terminal; a background group could not read it.
  * SIGTTOU is blocked here, so the kernel allows it. Without a terminal it fails, and nothing is lost. */
-static void take_terminal(void) {
+UNSANITIZED static void take_terminal(void) {
   pid_t group = (pid_t)call(SYS_getpid, 0, 0, 0, 0);
   call(SYS_ioctl, 0, TIOCSPGRP, (long)&group, 0);
 }

@@ -98,8 +98,10 @@ void commands_on_finished(struct commands *commands, struct command *command);
 void commands_on_failed(struct commands *commands, struct command *command);
 /* Nobody can ask for this log any more. A background child may hold the pipes: they go on being read. */
 void commands_drop_log(struct commands *commands, struct command *command);
-/* A log grew or shrank: keeps the sum, and lets old logs go when it passes the bound. Sets how far this one may grow.
- */
+/* Before `want` bytes go into a log: makes room among the old ones if it must grow. When the running commands alone
+ * pass the bound of all logs, none grows beyond what it has or a pipe holds. */
+void commands_limit_log(struct commands *commands, struct command *command, size_t want);
+/* A log grew or shrank: keeps the sum, and lets old logs go when it passes the bound. */
 void commands_account_log(struct commands *commands, struct command *command, size_t before);
 
 #endif

@@ -62,6 +62,5 @@ void reader_notify_all(struct command *command);
 /* Marks those that took nothing since `now - timeout` as stalled. Returns when the next one is due; CLOCK_NEVER: none.
  */
 int64_t reader_stall(struct command *command, int64_t now, int64_t timeout);
-bool reader_holds(const struct command *command); /* any reader attached that is not stalled */
 
 #endif
