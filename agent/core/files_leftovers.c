@@ -192,6 +192,9 @@ static int clean_place(const char *place) {
     unlinkat(dir, entry->d_name, 0);
   }
   closedir(stream);
+  char path[PATH_MAX];
+  directory_path(path, sizeof path, place);
+  rmdir(path); /* stays while a run has its record there */
   return removed;
 }
 

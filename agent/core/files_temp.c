@@ -134,9 +134,10 @@ int files_temp_install(struct files_temp *temp, const char *name, bool fresh) {
 }
 
 void files_temp_drop(struct files_temp *temp) {
+  /* Closed first: NFS and FUSE keep a removed file under another name as long as it is open. */
+  fd_close(&temp->fd);
   if (temp->named)
     unlinkat(temp->dir, temp->name, 0);
   temp->named = false;
   forget(temp);
-  fd_close(&temp->fd);
 }

@@ -220,3 +220,16 @@ def test_a_large_file_by_a_worker(slow_agent, hanging):
         call.result(30)
         data = b"".join(base64.b64decode(p["data"]) for name, p in call.notifications if name == "read_stream.chunk")
         assert hashlib.sha256(data).digest() == expected.digest()
+
+
+def test_quota(slow_agent, hanging):
+    """EDQUOT is no_space too: the old content stands and no temporary file is left."""
+    path = hanging["quota/f"]
+    with slow_agent.connect() as client:
+        for method, params in (("write", {"content": "new"}), ("edit", {"old_text": "fine", "new_text": "new"})):
+            error = client.call_error(method, {"path": path, **params})
+            assert error.code == -32007 and error.data["errno"] == 122 and path in error.message
+        status, _, answer = slow_agent.http("PUT", url(path), body=b"new")
+        assert status == 507 and b'"no_space"' in answer
+        assert client.call("read", {"path": path})["content"] == "fine\n"
+        assert [entry["name"] for entry in client.call("list_files", {"path": hanging["quota"]})] == ["f"]

@@ -6,6 +6,7 @@
     read        hangs when it is read
     dir/stat    hangs when it is looked at; it has a directory of its own, since the kernel holds that one up with it
     write       can be made and opened; hangs when it is written
+    quota/      a directory where nothing can be written: EDQUOT; it has a file "f"
     hung/       a directory that hangs when it is listed
 
 It hangs until it is killed: then the kernel ends every request with an error.
@@ -36,13 +37,13 @@ def main(mount_point):
     never = threading.Event()
 
     class HangFs(fusepy.Operations):
-        files = {"/fine": len(FINE), "/large": LARGE, "/open": 10, "/read": 10, "/write": 0}
+        files = {"/fine": len(FINE), "/large": LARGE, "/open": 10, "/read": 10, "/write": 0, "/quota/f": 5}
         blocks = {}
 
         def getattr(self, path, fh=None):
             if path == "/dir/stat":
                 never.wait()
-            if path in ("/", "/hung", "/dir"):
+            if path in ("/", "/hung", "/dir", "/quota"):
                 return {"st_mode": stat.S_IFDIR | 0o777, "st_nlink": 2, "st_size": 0}
             if path in self.files:
                 return {
@@ -56,7 +57,8 @@ def main(mount_point):
         def readdir(self, path, fh):
             if path == "/hung":
                 never.wait()
-            return [".", "..", "dir", "hung", *(name[1:] for name in self.files)]
+            inside = [name.removeprefix(path).strip("/") for name in self.files if name.startswith(path)]
+            return [".", "..", *(name for name in inside if "/" not in name), *(["dir", "hung"] if path == "/" else [])]
 
         def open(self, path, flags):
             if path == "/open":
@@ -72,7 +74,7 @@ def main(mount_point):
                 never.wait()
             if path == "/large":
                 return self.large(offset, size)
-            return FINE[offset : offset + size] if path == "/fine" else b""
+            return FINE[offset : offset + size] if path in ("/fine", "/quota/f") else b""
 
         def large(self, offset, size):
             """Made once for each place: Python is slow."""
@@ -81,8 +83,13 @@ def main(mount_point):
             return self.blocks[offset, size]
 
         def write(self, path, data, offset, fh):
+            if path.startswith("/quota/"):
+                raise fusepy.FuseOSError(errno.EDQUOT)
             never.wait()
             return len(data)
+
+        def unlink(self, path):
+            del self.files[path]
 
         def truncate(self, path, length, fh=None):
             return 0
