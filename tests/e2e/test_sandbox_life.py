@@ -1,6 +1,8 @@
 """The sandbox's life: stop, start, restart, delete and expiry, docs/protocol.md section 6."""
 
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import signal
 import time
@@ -151,6 +153,37 @@ def test_status_while_it_stops(box):
         wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
         assert client.call_error("exec", {"command": "true"}).code == -32009
         assert stop.result().data["status"] == "stopped"
+
+
+HANDLERS = ["echo begun; sleep 60; :", "trap '' TERM; echo begun; while :; do sleep 0.02; done"]
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_stop_ends_prompts_and_refuses_new_ones(start_agent, handler):
+    box = Control(start_agent("--sandbox-id", "box", "--grace", "1s", "--prompt-handler", handler))
+    prompt = json.dumps({"prompt": "hello"})
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", box.agent.port, timeout=30)) as connection:
+        connection.request("POST", "/prompt", prompt)
+        response = connection.getresponse()
+        assert json.loads(response.readline()) == {"type": "text", "text": "begun\n"}
+        assert box.stop().data["status"] == "stopped"
+        assert box.agent.left_over() == []
+        events = [json.loads(line) for line in response.read().splitlines()]
+        assert [event["type"] for event in events] == ["error", "done"]
+        status, _, body = box.agent.http("POST", "/prompt", prompt)
+        assert status == 503 and b"stopped" in body
+        box.start()
+        connection.request("POST", "/prompt", prompt)
+        with connection.getresponse() as response:
+            assert json.loads(response.readline()) == {"type": "text", "text": "begun\n"}
+    wait_until(lambda: box.agent.left_over() == [], what="the prompt to end with its client")
+
+
+def test_stop_refuses_the_built_in_prompt_too(box):
+    box.stop()
+    assert box.agent.http("POST", "/prompt", json.dumps({"prompt": "hello"}))[0] == 503
+    box.start()
+    assert box.agent.http("POST", "/prompt", json.dumps({"prompt": "hello"}))[0] == 200
 
 
 # Restart

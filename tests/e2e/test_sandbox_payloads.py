@@ -43,7 +43,7 @@ def test_env_is_for_later_commands(box):
         client.call("exec_input", {"cmd_id": early.wait_for("exec.start")["cmd_id"], "data": "\n", "eof": True})
         assert early.result()["output"] == "[]\n"
         assert client.exec("printf %s \"$TEXT\"")["output"] == "a b\n☕'\"$x"
-        assert client.exec("echo $COLOR ${EMPTY-unset}")["output"] == "red \n"
+        assert client.exec("echo $COLOR [${EMPTY-unset}]")["output"] == "red []\n"
         assert client.exec("echo $COLOR", env={"COLOR": "blue"})["output"] == "blue\n"
 
 
@@ -123,7 +123,7 @@ FAILURES = [
     (rpc("read", path="no-such-file"), "no-such-file"),
     (rpc("nothing"), "nothing"),
     ({"api": "/rpc", "body": [rpc("stat", path="/")["body"], rpc("read", path="no-such")["body"]]}, "no-such"),
-    ({"api": "/rpc", "body": {"no": "request"}}, ""),
+    ({"api": "/rpc", "body": {"no": "request"}}, "jsonrpc"),
     (file("/proc/no/such", "x"), "/proc/no/such"),
     ({"api": "/files", "body": "x"}, "path"),
     ({"api": "/files?path=%zz", "body": "x"}, "hex"),
@@ -204,7 +204,8 @@ def test_large_and_loud_answers(box):
 
 def test_a_payload_as_long_as_it_may_be(box):
     content = "☕" * 80000
-    assert box.configure(file("long", content)).data
+    body = json.dumps({"payloads": [file("long", content)]}, ensure_ascii=False)
+    assert box.post("configure", body.encode("utf-8")).data
     assert shell(box, "wc -c < long") == "240000\n"
     box.configure(file("long", "x" * 300000)).fails(413)
 
