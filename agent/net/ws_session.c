@@ -50,6 +50,7 @@ static void drop_in(struct ws_session *session) {
 void ws_session_end(struct ws_session *session) {
   struct rpc_session *rpc = session->rpc;
   session->rpc = NULL;
+  session->ended = true;
   if (rpc)
     rpc_session_close(rpc);
   drop_in(session);
@@ -283,6 +284,8 @@ int ws_session_writeable(struct ws_session *session) {
     return 0;
   if (session->pong_pause && !list_is_linked(&session->pong_node))
     list_append(&ws->ponged, &session->pong_node);
+  if (session->ended)
+    return 0;
   if (session->half_closed) /* nothing may become half sent; what the client has sent before is still read */
     return 0;
   if (session->close_code)
@@ -297,7 +300,8 @@ int ws_session_writeable(struct ws_session *session) {
     buf_reset(&ws->out, WRITE_MAX);
     return ws->closing ? close_now(session, ws->close_code, ws->close_reason) : 0;
   }
-  if (ws->out.failed || !buf_reserve(&ws->out, 1)) { /* the library wants an address for an empty message too */
+  /* The library wants an address for an empty message too. */
+  if (ws->out.failed || (!ws->out.data && !buf_reserve(&ws->out, 1))) {
     ws_session_refuse(session, LWS_CLOSE_STATUS_UNEXPECTED_CONDITION, "there is no memory for an answer");
     return 0;
   }

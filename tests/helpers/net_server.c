@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -323,6 +324,9 @@ static void state_handle(struct exchange *x) {
   struct http_stats http = http_stats(x->api->http);
   struct ws_stats ws = ws_stats(x->api->ws);
   struct buf body;
+#ifdef __GLIBC__
+  malloc_trim(0); /* so that resident memory is what is in use */
+#endif
   buf_init(&body, 512, 0);
   buf_printf(&body,
              "{\"connections\":%u,\"exchanges\":%u,\"gone\":%llu,\"sessions\":%u,\"buffered\":%zu,\"waiting\":%u}",

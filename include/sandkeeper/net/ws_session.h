@@ -71,6 +71,7 @@ struct ws_session {
   bool turn_due;       /* we have asked for a turn to write */
   bool pong_pause;     /* nothing is read until the pong is written */
   bool half_closed;    /* the client sends no more */
+  bool ended;          /* api's side is over; the library may still be closing */
   bool binary;         /* the kind of the message that came last */
   unsigned close_code; /* set: at the next turn to write a close frame goes out */
   char close_reason[WS_REASON_MAX];

@@ -46,11 +46,20 @@ def rounds(n):
 class Agent:
     """options: the command line behind the program's name. env: variables over this process's own (None removes);
     clean_env: nothing else. prefix: a program that starts the agent (its words). preexec_fn, user, pass_fds, stdin: as in
-    subprocess. listen: the address; a list of options replaces it."""
+    subprocess. listen: the address; a list of options replaces it. program: another one that takes the same options."""
 
     def __init__(
-        self, *options, env=None, clean_env=False, prefix=(), listen=("--listen", "127.0.0.1:0"), wait=True, **popen
+        self,
+        *options,
+        env=None,
+        clean_env=False,
+        prefix=(),
+        listen=("--listen", "127.0.0.1:0"),
+        wait=True,
+        program=BINARY,
+        **popen,
     ):
+        self.program = program
         self.directory = tempfile.mkdtemp(prefix="sandkeeper-e2e-")
         self.workdir = os.path.join(self.directory, "work")
         os.mkdir(self.workdir)
@@ -73,7 +82,7 @@ class Agent:
         popen.setdefault("stdin", subprocess.DEVNULL)
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [*prefix, BINARY, *options],
+                [*prefix, program, *options],
                 env={name: value for name, value in environment.items() if value is not None},
                 stdout=log,
                 stderr=log,
@@ -96,7 +105,7 @@ class Agent:
         """The agent itself, below the program that started it."""
         for pid in [self.process.pid, *processes.descendants(self.process.pid)]:
             try:
-                if os.path.samefile(f"/proc/{pid}/exe", BINARY):
+                if os.path.samefile(f"/proc/{pid}/exe", self.program):
                     return pid
             except OSError:
                 pass
