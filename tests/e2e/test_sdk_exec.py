@@ -8,27 +8,10 @@ import pytest
 
 from helpers.bounds import TIME_MARGIN
 from helpers.names import unique_seconds
+from helpers.sdk import ID, with_sandbox
 from helpers.wait import wait_until
 from helpers import processes
 from src import Client, ClientOptions, RunOptions, SandboxError
-
-ID = "e2e-sandbox"
-
-
-def with_sandbox(agent, work, sandboxes=1):
-    """Runs the coroutine function `work` with sandboxes that the SDK has attached."""
-
-    async def run():
-        async with Client(ClientOptions(base_url=f"http://127.0.0.1:{agent.port}")) as client:
-            attached = [await client.attach(ID) for _ in range(sandboxes)]
-            try:
-                await asyncio.wait_for(work(*attached), 60)
-            finally:
-                for sandbox in attached:
-                    await sandbox.close()
-
-    asyncio.run(run())
-
 
 async def until_running(sandbox, cmd_id):
     """Until the log has something."""
