@@ -219,6 +219,8 @@ static int run(struct agent *agent, struct rlimit nofile) {
     LOG(LOG_ERROR, "agent", "cannot start", LOG_S("error", err.message));
     return EXIT_FAILURE;
   }
+  LOG(LOG_INFO, "agent", "started", LOG_S("version", PACKAGE_VERSION), LOG_S("sandbox_id", config->sandbox_id),
+      LOG_S("token", config->token ? "required" : "none"));
   resident_trim();
   ws_run(agent->ws);
   LOG(LOG_INFO, "agent", "stopped");

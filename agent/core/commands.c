@@ -1,6 +1,7 @@
 #include "sandkeeper/core/commands.h"
 
 #include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/log.h"
 #include "sandkeeper/core/reader.h"
 
 #include <errno.h>
@@ -202,6 +203,8 @@ void commands_on_started(struct commands *commands, int64_t took) {
 }
 
 void commands_on_failed(struct commands *commands, struct command *command) {
+  LOG(LOG_DEBUG, "exec", "failed", LOG_S("cmd_id", command->id),
+      LOG_S("error", command->error ? command->error->message : "no memory"));
   if (!command->hidden)
     commands->counts.failed++;
   left_live(commands, command);
@@ -214,6 +217,8 @@ static void forget_oldest(struct commands *commands) {
 }
 
 void commands_on_finished(struct commands *commands, struct command *command) {
+  LOG(LOG_DEBUG, "exec", "ended", LOG_S("cmd_id", command->id), LOG_I("exit_code", command->exit_code),
+      LOG_S("reason", command_reason_name(command->reason)));
   left_live(commands, command);
   if (command->hidden) {
     forget(commands, command);

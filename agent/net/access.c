@@ -1,5 +1,7 @@
 #include "sandkeeper/net/access.h"
 
+#include "sandkeeper/base/log.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -144,6 +146,15 @@ bool access_allowed(const struct net_options *options, const struct http_head *h
     return refuse(refusal, 403, "the Origin %.*s may not use this agent; --allow-origin would allow it",
                   shown(head->origin), head->origin.at);
   return true;
+}
+
+void access_note_client(const struct http_head *head, const char *address) {
+  char project[81], service[81];
+  if (!head->project_id.at && !head->service_id.at)
+    return;
+  snprintf(project, sizeof project, "%.*s", shown(head->project_id), head->project_id.at ? head->project_id.at : "");
+  snprintf(service, sizeof service, "%.*s", shown(head->service_id), head->service_id.at ? head->service_id.at : "");
+  LOG(LOG_INFO, "net", "client", LOG_S("address", address), LOG_S("project_id", project), LOG_S("service_id", service));
 }
 
 /* ---- WebSocket ---- */

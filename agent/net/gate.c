@@ -132,7 +132,7 @@ static void on_drainable(struct loop_watch *watch, uint32_t events);
 static void answer_and_drain(struct visitor *visitor, unsigned status, const char *message) {
   struct gate *gate = visitor->gate;
   send_answer(visitor->fd, status, message);
-  LOG(LOG_DEBUG, "gate", "refused", LOG_I("status", status), LOG_S("reason", message));
+  LOG(LOG_INFO, "gate", "refused", LOG_I("status", status), LOG_S("reason", message));
   shutdown(visitor->fd, SHUT_WR);
   loop_watch_stop(gate->loop, &visitor->watch);
   list_remove(&visitor->node);
@@ -205,6 +205,7 @@ static void hand_to_ws(struct visitor *visitor, const struct http_head *head, co
   }
   address_text((const struct sockaddr *)&visitor->address, visitor->address_length, text);
   LOG(LOG_DEBUG, "gate", "websocket", LOG_S("address", text));
+  access_note_client(head, text);
   leave_waiting(visitor);
   loop_watch_stop(gate->loop, &visitor->watch);
   ws_adopt(gate->ws, fd_steal(&visitor->fd), upgrade, text);

@@ -418,6 +418,8 @@ static void refuse(struct http_exchange *x, const struct refusal *refusal) {
     add_header(public, "Sec-WebSocket-Version", "13");
     x->close_early = true; /* so that the client tries again on a fresh connection, which the gate can hand over */
   }
+  LOG(LOG_INFO, "http", "refused", LOG_I("status", refusal->status), LOG_S("reason", refusal->message),
+      LOG_S("address", x->link->address));
   fail(public, refusal->status, "%s", refusal->message);
 }
 
@@ -496,6 +498,7 @@ static void begin(struct http_exchange *x, const char *method, const char *versi
     return;
   LOG(LOG_DEBUG, "http", "request", LOG_S("method", method), LOG_S("path", x->path),
       LOG_S("address", x->link->address));
+  access_note_client(&x->head, x->link->address);
   if (is_too_long(x, x->head.content_length))
     fail_too_long(x);
   else if (x->route->body)
