@@ -26,7 +26,8 @@ bool access_allowed(const struct net_options *options, const struct http_head *h
  * shown to that page (CORS). */
 bool access_cross_origin(const struct net_options *options, const struct http_head *head);
 
-/* Notes in the log who a client says it works for: the SDKs' X-Project-ID and X-Service-ID. They mean no more than that.
+/* Notes in the log who a client says it works for: the SDKs' X-Project-ID and X-Service-ID. They mean no more than
+ * that.
  */
 void access_note_client(const struct http_head *head, const char *address);
 
