@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* sigabbrev_np(3) would do, but musl has none. */
@@ -26,6 +28,8 @@ static const char *const names[] = {
 #define N_NAMES ((int)(sizeof names / sizeof *names))
 /* The kernel's numbers; the C library keeps the first real-time ones for itself and renumbers SIGRTMIN. */
 #define LAST_SIGNAL 64
+#define FIRST_REALTIME 32
+#define KERNEL_SIGSET_SIZE 8 /* _NSIG / 8 */
 
 static const struct {
   const char *name;
@@ -46,12 +50,22 @@ static void ours(sigset_t *set) {
     sigdelset(set, synchronous[i]);
 }
 
+/* The C library keeps the first real-time signals for itself (two in glibc, three in musl) and lets nobody block them;
+ * the kernel's default for them is death. It needs none of them here: no thread is cancelled, and no set*id() is
+ * called. */
+static void ignore_reserved(void) {
+  const uintptr_t ignored[8] = {(uintptr_t)SIG_IGN}; /* the kernel's own struct sigaction begins with the handler */
+  for (int number = FIRST_REALTIME; number < SIGRTMIN; number++)
+    syscall(SYS_rt_sigaction, number, ignored, NULL, KERNEL_SIGSET_SIZE);
+}
+
 void signals_block(void) {
   struct sigaction initial = {.sa_handler = SIG_DFL};
   sigaction(SIGCHLD, &initial, NULL);
   /* A client that has gone makes write(2) fail, not the agent end. Children get the default back. */
   struct sigaction ignored = {.sa_handler = SIG_IGN};
   sigaction(SIGPIPE, &ignored, NULL);
+  ignore_reserved();
   sigset_t set;
   ours(&set);
   sigprocmask(SIG_SETMASK, &set, NULL);
