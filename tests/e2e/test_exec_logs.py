@@ -131,7 +131,8 @@ def test_small_logs_take_little_memory(start_agent):
         before = agent.rss_kib()
         for _ in range(250):
             client.exec("echo hi", stream=False)
-        assert agent.rss_kib() < before + memory_kib(1024)
+        # ASAN pads each of a command's many small allocations.
+        assert agent.rss_kib() < before + (12288 if SANITIZED else 1024)
 
 
 # exec_logs

@@ -151,22 +151,31 @@ def test_large_prompt_arrives_whole(ask):
     assert text_of(events).split()[0] == hashlib.sha256(line.encode()).hexdigest()
 
 
-def test_handler_without_a_shell(ask):
-    assert ask('["/bin/echo", "two words", "$HOME"]', flags=["--shell", "/no/shell"]) == [
+@pytest.fixture
+def no_shell(tmp_path):
+    """Flags for a shell that is there and cannot run."""
+    path = tmp_path / "no-shell"
+    path.write_text("#!/no/interpreter\n")
+    path.chmod(0o755)
+    return ["--shell", str(path)]
+
+
+def test_handler_without_a_shell(ask, no_shell):
+    assert ask('["/bin/echo", "two words", "$HOME"]', flags=no_shell) == [
         {"type": "text", "text": "two words $HOME\n"},
         DONE,
     ]
 
 
 @pytest.mark.parametrize("handler", ['["/no/program"]', "anything"])
-def test_handler_that_cannot_start(start_agent, handler):
-    agent = start_agent("--prompt-handler", handler, "--shell", "/no/shell", "--prompt-concurrency", "1")
+def test_handler_that_cannot_start(start_agent, no_shell, handler):
+    agent = start_agent("--prompt-handler", handler, *no_shell, "--prompt-concurrency", "1")
     for _ in range(2):
         with PuckReader(agent.port) as puck, pytest.raises(PuckError) as failure:
             puck.start("hi")
         assert failure.value.status == 500
         assert "could not be started" in failure.value.error
-        assert "/no/" in failure.value.error
+        assert "/no/program" in failure.value.error or "no-shell" in failure.value.error
 
 
 # ---- what its output becomes ----
