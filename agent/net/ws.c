@@ -20,7 +20,6 @@
 /* The library has a table with a place for each descriptor the process may have, and looks descriptors up by scanning
  * it when it is told to make a smaller one. So it is made under a lowered limit of descriptors. */
 #define FD_LIMIT 16384
-#define FD_RESERVE 64 /* descriptors of the library's table that are not sessions */
 
 /* What one read takes from a socket. The library has one such buffer for all, and allocates one for each session of
  * which it uses the first bytes only, so that the rest never becomes resident. */
@@ -31,6 +30,9 @@
 #define PING_AFTER (20 * CLOCK_SECOND)
 #define DROP_AFTER (20 * CLOCK_SECOND)
 #define HEAD_SECONDS 5
+
+/* One in so many descriptors is left to the rest of the agent. */
+#define FD_RESERVED_PART 8
 
 /* ---- the library's memory ---- */
 
@@ -174,7 +176,7 @@ static void session_gone(struct ws_session *session) {
 }
 
 bool ws_has_room(const struct ws *ws, int fd) {
-  return fd < ws->fd_limit && ws->n_sessions + FD_RESERVE < (unsigned)ws->fd_limit;
+  return fd < ws->fd_limit && ws->n_sessions < (unsigned)(ws->fd_limit - ws->fd_limit / FD_RESERVED_PART);
 }
 
 static struct ws_session *session_new(struct ws *ws, const struct upgrade *upgrade, const char *peer_address) {
