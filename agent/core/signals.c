@@ -43,11 +43,13 @@ struct signals {
   struct loop_watch watch;
 };
 
+/* SIGPIPE is ignored, and that counts only while it is not blocked: else each write to a client that has gone would
+ * wake the loop once more. */
 static void ours(sigset_t *set) {
-  static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+  static const int others[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
   sigfillset(set);
-  for (size_t i = 0; i < sizeof synchronous / sizeof *synchronous; i++)
-    sigdelset(set, synchronous[i]);
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    sigdelset(set, others[i]);
 }
 
 /* The C library keeps the first real-time signals for itself (two in glibc, three in musl) and lets nobody block them;

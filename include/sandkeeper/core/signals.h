@@ -3,7 +3,8 @@
  *
  *   TERM, INT, QUIT          the ordered end; a second one: KILL at once
  *   CHLD                     a reap pass
- *   HUP USR1 USR2 WINCH PWR, real-time, PIPE ...    nothing
+ *   HUP USR1 USR2 WINCH PWR, real-time ...    nothing
+ *   PIPE                     not blocked, but ignored
  *   SEGV BUS FPE ILL TRAP SYS ABRT   not blocked: a fault of ours must be seen
  */
 #ifndef SANDKEEPER_CORE_SIGNALS_H
