@@ -60,12 +60,12 @@ int env_set(struct env *env, const char *name, const char *value) {
 }
 
 void env_unset(struct env *env, const char *name) {
-  size_t at = find(env, name);
-  if (at == SIZE_MAX)
-    return;
-  free(env->vars[at]);
-  env->vars[at] = env->vars[--env->count];
-  env->vars[env->count] = NULL;
+  size_t at;
+  while ((at = find(env, name)) != SIZE_MAX) { /* an inherited one may be there twice */
+    free(env->vars[at]);
+    env->vars[at] = env->vars[--env->count];
+    env->vars[env->count] = NULL;
+  }
 }
 
 const char *env_get(const struct env *env, const char *name) {

@@ -246,6 +246,14 @@ static int make_stdio(struct spawn *spawn, struct stdio *stdio, struct error *er
   return -1;
 }
 
+/* A script may open its own output by name (echo >/dev/stderr), which asks for rights to the pipe. Without the right to
+ * give it away all but that works. */
+static void give_pipes(const struct spawn *spawn, const struct stdio *stdio, const struct user *user) {
+  for (int fd = spawn->stdin_pipe ? 0 : 1; fd < 3; fd++)
+    if (stdio->child[fd] >= 0)
+      (void)!fchown(stdio->child[fd], user->uid, user->gid);
+}
+
 static int clone_child(struct spawn_child *child, pid_t *pid, int *pidfd) {
   char *stack = mmap(NULL, CHILD_STACK_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack == MAP_FAILED)
@@ -332,6 +340,8 @@ static int start(struct spawn *spawn, struct program *program, const struct user
   __attribute__((cleanup(stdio_cleanup))) struct stdio stdio = {{-1, -1, -1}};
   if (make_stdio(spawn, &stdio, err) < 0)
     return -1;
+  if (change_user)
+    give_pipes(spawn, &stdio, user);
   char oom_score_adj[16];
   int oom_len = snprintf(oom_score_adj, sizeof oom_score_adj, "%d", spawn->oom_score_adj);
   struct spawn_child child = {

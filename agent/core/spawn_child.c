@@ -56,8 +56,10 @@ UNSANITIZED static void raise_oom_score(const struct spawn_child *child) {
 UNSANITIZED static void set_user(struct spawn_child *child) {
   if (!child->change_user)
     return;
-  if (call(SYS_setgroups, (long)child->n_groups, (long)child->groups, 0, 0) < 0 ||
-      call(SYS_setresgid, (long)child->gid, (long)child->gid, (long)child->gid, 0) < 0 ||
+  /* Root without capabilities may not set groups; one who becomes who it is already does without. */
+  bool already = call(SYS_geteuid, 0, 0, 0, 0) == (long)child->uid;
+  if ((call(SYS_setgroups, (long)child->n_groups, (long)child->groups, 0, 0) < 0 && !already) ||
+      (call(SYS_setresgid, (long)child->gid, (long)child->gid, (long)child->gid, 0) < 0 && !already) ||
       call(SYS_setresuid, (long)child->uid, (long)child->uid, (long)child->uid, 0) < 0)
     fail(child, SPAWN_STEP_USER);
 }
@@ -77,8 +79,8 @@ UNSANITIZED static void set_stdio(struct spawn_child *child) {
   call(SYS_close_range, 3, (long)UINT32_MAX, CLOSE_RANGE_CLOEXEC, 0);
 }
 
-/* As execvp(3): go on after ENOENT, ENOTDIR and EACCES, and tell of EACCES if that was the best there was. A path of its
- * own is told of as it is. */
+/* As execvp(3): go on after ENOENT, ENOTDIR and EACCES, and tell of EACCES if that was the best there was. A path of
+ * its own is told of as it is. */
 UNSANITIZED static void run_program(struct spawn_child *child) {
   int best = ENOENT;
   for (char *const *program = child->programs; *program; program++) {
