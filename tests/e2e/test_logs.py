@@ -159,13 +159,16 @@ def test_nobody_reads_the_log(tmp_path):
         [BINARY, "--listen", f"unix:{tmp_path}/socket", "--log-level", "debug"], stdin=subprocess.DEVNULL, stderr=writer
     )
     try:
-        os.set_blocking(writer, False)
         wait_until(lambda: os.path.exists(tmp_path / "socket"), what="its socket")
-        try:
-            while True:
-                os.write(writer, b"x" * 4096)
-        except BlockingIOError:
-            pass
+        # Opened anew, so that only this end does not block; down to the last byte, which may not be a page's.
+        full = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)
+        for size in (4096, 1):
+            try:
+                while True:
+                    os.write(full, b"x" * size)
+            except BlockingIOError:
+                pass
+        os.close(full)
         for _ in range(50):
             subprocess.run(
                 ["curl", "-sf", "--unix-socket", f"{tmp_path}/socket", "http://localhost/metrics", "-o", "/dev/null"],
