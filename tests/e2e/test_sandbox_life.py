@@ -13,6 +13,7 @@ from helpers import processes
 from helpers.agent import rounds
 from helpers.client import Closed, RpcError
 from helpers.control import Control
+from helpers.names import unique_seconds
 from helpers.wait import wait_until
 
 
@@ -21,18 +22,14 @@ def box(start_agent):
     return Control(start_agent("--sandbox-id", "box", "--grace", "1s"))
 
 
-def running(text):
-    """Processes that have the text in their command line."""
-    return [pid for pid in processes.pids() if any(text in word for word in processes.cmdline(pid))]
+def gone(box):
+    """Nothing that this agent has started is alive."""
+    return box.agent.left_over() == []
 
 
-def gone(text):
-    return not running(text)
-
-
-def start_stubborn(client, number):
+def start_stubborn(client):
     """A command that ignores SIGTERM, and does so already when this returns."""
-    call = client.start_exec(f"trap '' TERM; echo begun; while :; do sleep 0.02; done; : {number}")
+    call = client.start_exec(f"trap '' TERM; echo begun; while :; do sleep 0.02; done")
     call.wait_for_text("begun")
     return call
 
@@ -43,11 +40,11 @@ def start_stubborn(client, number):
 def test_stop_ends_commands_and_refuses_new_ones(box):
     with box.agent.connect() as client:
         finished = client.exec("echo kept")
-        running = client.start_exec("echo begun; sleep 7711")
+        running = client.start_exec("echo begun; sleep 60")
         running.wait_for_text("begun")
-        detached = client.call("exec", {"command": "sleep 7712", "detached": True})
+        detached = client.call("exec", {"command": "sleep 60", "detached": True})
         assert box.stop().data["status"] == "stopped"
-        assert gone("7711") and gone("7712")
+        assert gone(box)
         result = running.result()
         assert result["reason"] == "signaled" and result["signal"] == "SIGTERM" and result["survivors"] == 0
         assert running.names()[-1] == "exec.done"
@@ -72,9 +69,9 @@ def test_stop_ends_commands_and_refuses_new_ones(box):
 
 def test_stop_kills_what_ignores_term(box):
     with box.agent.connect() as client:
-        stubborn = start_stubborn(client, 7721)
+        stubborn = start_stubborn(client)
         assert box.stop().data["status"] == "stopped"
-        assert gone("7721")
+        assert gone(box)
         assert stubborn.result()["signal"] == "SIGKILL"
 
 
@@ -91,38 +88,38 @@ def test_stop_answers_when_all_is_gone(box):
 
 def test_stop_ends_what_finished_commands_left_behind(box):
     with box.agent.connect() as client:
-        client.exec("sleep 7731 & echo")
-        client.exec("setsid sh -c 'sleep 7732' > /dev/null & echo")
-        client.exec("(trap '' TERM; while :; do sleep 0.02; done; : 7733) > /dev/null & echo")
-        assert not gone("7731")
+        client.exec("sleep 60 & echo")
+        client.exec("setsid sh -c 'sleep 60' > /dev/null & echo")
+        client.exec("(trap '' TERM; while :; do sleep 0.02; done) > /dev/null & echo")
+        assert not gone(box)
         assert box.stop().data["status"] == "stopped"
-        assert gone("7731") and gone("7732") and gone("7733")
-        assert box.agent.left_over() == []
+        assert gone(box)
 
 
 def test_stop_spares_the_images_own_command(start_agent, tmp_path):
-    script = "trap 'echo hit > hit; exit' TERM; echo > up; sleep 7741 & while :; do sleep 0.05; done"
+    spared, ended = unique_seconds(), unique_seconds()
+    script = f"trap 'echo hit > hit; exit' TERM; echo > up; sleep {spared} & while :; do sleep 0.05; done"
     env = {"SANDKEEPER_WORKDIR": str(tmp_path)}
     agent = start_agent("--sandbox-id", "box", "--", "sh", "-c", script, env=env)
     box = Control(agent)
     wait_until((tmp_path / "up").exists, what="the image's command to be up")
     with agent.connect() as client:
-        client.exec("sleep 7742 & echo")
+        client.exec(f"sleep {ended} & echo")
     for _ in range(2):
         assert box.stop().data["status"] == "stopped"
-        assert gone("7742")
-        assert not gone("7741") and not (tmp_path / "hit").exists()
+        assert not processes.with_words("sleep", ended)
+        assert processes.with_words("sleep", spared) and not (tmp_path / "hit").exists()
         assert box.restart().data["status"] == "active"
     assert box.delete().data["status"] == "destroying"
     agent.check_ended()
-    assert gone("7741")
+    assert gone(box)
 
 
 def test_stop_while_a_command_is_starting(box):
     with box.agent.connect() as client:
-        calls = [client.start_exec("sleep 7751") for _ in range(20)]
+        calls = [client.start_exec("sleep 60") for _ in range(20)]
         assert box.stop().data["status"] == "stopped"
-        assert gone("7751")
+        assert gone(box)
         for call in calls:
             response = call.wait()
             assert response.get("result", {}).get("reason") == "signaled" or response["error"]["code"] == -32009
@@ -130,25 +127,25 @@ def test_stop_while_a_command_is_starting(box):
 
 def test_a_reader_that_stands_still_does_not_hold_the_stop(box):
     with box.agent.raw() as reader, box.agent.connect() as client:
-        reader.send_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "exec", "params": {"command": "yes 7761"}}))
-        wait_until(lambda: not gone("7761"), what="the command to run")
+        reader.send_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "exec", "params": {"command": "yes"}}))
+        wait_until(lambda: not gone(box), what="the command to run")
         assert box.stop().data["status"] == "stopped"
-        assert gone("7761")
+        assert gone(box)
         assert client.call("exec_list")[0]["state"] == "finished"
 
 
 def test_client_that_leaves_does_not_stop_the_stop(box):
     with box.agent.connect() as client:
-        start_stubborn(client, 7771)
+        start_stubborn(client)
         with pytest.raises(TimeoutError):
             box.post("stop", {}, timeout=0.2)
         wait_until(lambda: box.info()["status"] == "stopped", what="the stop to be done")
-        assert gone("7771")
+        assert gone(box)
 
 
 def test_status_while_it_stops(box):
     with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client, 7781)
+        start_stubborn(client)
         stop = pool.submit(box.stop)
         wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
         assert client.call_error("exec", {"command": "true"}).code == -32009
@@ -191,10 +188,10 @@ def test_stop_refuses_the_built_in_prompt_too(box):
 
 def test_restart(box):
     with box.agent.connect() as client:
-        call = client.start_exec("echo begun; sleep 7791")
+        call = client.start_exec("echo begun; sleep 60")
         call.wait_for_text("begun")
         assert box.restart().data["status"] == "active"
-        assert gone("7791") and call.result()["reason"] == "signaled"
+        assert gone(box) and call.result()["reason"] == "signaled"
         assert client.exec("echo up")["output"] == "up\n"
         box.stop()
         assert box.restart().data["status"] == "active"
@@ -244,12 +241,12 @@ def test_stop_and_start_again_and_again(box):
     with box.agent.connect() as client:
         before = box.agent.fd_count()
         for i in range(rounds(100)):
-            call = client.start_exec(f"sleep 7801; : {i}")
+            call = client.start_exec(f"sleep 60; : {i}")
             call.wait_for("exec.start")
             assert box.stop().data["status"] == "stopped"
             assert call.result()["reason"] == "signaled"
             assert box.start().data["status"] == "active"
-        assert gone("7801")
+        assert gone(box)
         wait_until(lambda: box.agent.fd_count() <= before + 2, what="the descriptors to be closed")
 
 
@@ -278,8 +275,9 @@ def test_delete_tells_streams_the_end_and_closes_1001(box):
 def test_delete_while_output_is_unread(box):
     """What a slow reader has not taken yet comes before the close."""
     with box.agent.connect() as client:
-        call = client.start_exec("head -c 300000 /dev/zero | tr '\\0' x; echo full; sleep 7811")
-        wait_until(lambda: processes.with_words("sleep", "7811"), what="the output to be written")
+        last = unique_seconds()
+        call = client.start_exec(f"head -c 300000 /dev/zero | tr '\\0' x; echo full; sleep {last}")
+        wait_until(lambda: processes.with_words("sleep", last), what="the output to be written")
         box.delete()
         assert len(call.result()["output"]) == 300005
         assert len(call.text()) == 300005
@@ -290,7 +288,7 @@ def test_delete_while_output_is_unread(box):
 def test_while_it_is_being_destroyed(start_agent):
     box = Control(start_agent("--sandbox-id", "box", "--grace", "3s"))
     with box.agent.connect() as client:
-        start_stubborn(client, 7821)
+        start_stubborn(client)
         assert box.delete().data["status"] == "destroying"
         assert box.delete().data["status"] == "destroying"
         assert box.info()["status"] == "destroying"
@@ -300,7 +298,7 @@ def test_while_it_is_being_destroyed(start_agent):
         assert client.call_error("exec", {"command": "true"}).code == -32009
         assert box.list(status="destroying").data["pagination"]["total"] == 1
     box.agent.check_ended()
-    assert gone("7821")
+    assert gone(box)
 
 
 def test_delete_of_a_stopped_one(box):
@@ -311,7 +309,7 @@ def test_delete_of_a_stopped_one(box):
 
 def test_delete_while_it_stops(box):
     with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client, 7831)
+        start_stubborn(client)
         stop = pool.submit(box.stop)
         wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
         assert box.delete().data["status"] == "destroying"
@@ -324,7 +322,7 @@ def test_term_while_it_stops(box):
     import signal
 
     with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client, 7841)
+        start_stubborn(client)
         stop = pool.submit(box.post, "stop")
         wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
         box.agent.signal(signal.SIGTERM)
@@ -333,7 +331,7 @@ def test_term_while_it_stops(box):
             stop.result()
         except OSError:
             pass  # it may be told, or cut off
-    assert gone("7841")
+    assert gone(box)
 
 
 # Expiry
@@ -350,7 +348,7 @@ def test_ttl_option(start_agent):
     info = box.info()
     assert info["expire_at"] > info["created_at"]
     with box.agent.connect() as client:
-        call = client.start_exec("sleep 7851")
+        call = client.start_exec("sleep 60")
         assert call.result()["reason"] == "signaled"
         assert client.wait_closed()[0] == 1001
     expire(box, began, 1)

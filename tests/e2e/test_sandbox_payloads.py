@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from helpers.control import Control
+from helpers.control import Control, with_limits
 from helpers.wait import wait_until
 
 
@@ -236,7 +236,7 @@ def test_configure_without_payloads_does_those_of_create_again(box):
 
 def test_a_stop_ends_a_payload_under_way(box):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        configure = pool.submit(box.configure, rpc("exec", command="touch up; sleep 7901"), env(LAST="1"))
+        configure = pool.submit(box.configure, rpc("exec", command="touch up; sleep 60"), env(LAST="1"))
         wait_until(lambda: os.path.exists(f"{box.agent.workdir}/up"), what="the payload to run")
         assert box.stop().data["status"] == "stopped"
         configure.result().fails(400, "payloads[0]", "143")
@@ -309,7 +309,7 @@ def test_an_owner_need_not_wait_for_a_change(box):
 
 def test_delete_with_a_payload_under_way(box):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        configure = pool.submit(box.configure, rpc("exec", command="touch up; sleep 7911"))
+        configure = pool.submit(box.configure, rpc("exec", command="touch up; sleep 60"))
         wait_until(lambda: os.path.exists(f"{box.agent.workdir}/up"), what="the payload to run")
         box.delete()
         configure.result().fails(400, "payloads[0]")
@@ -319,7 +319,7 @@ def test_delete_with_a_payload_under_way(box):
 def test_term_with_a_payload_under_way(box):
     """The end comes in the middle of everything: nothing leaks and nobody is touched twice."""
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(box.configure, rpc("exec", command="touch up; sleep 7921"), env(A="1")) for _ in range(3)]
+        calls = [pool.submit(box.configure, rpc("exec", command="touch up; sleep 60"), env(A="1")) for _ in range(3)]
         wait_until(lambda: os.path.exists(f"{box.agent.workdir}/up"), what="the payload to run")
         box.agent.stop()
         for call in calls:
@@ -341,21 +341,10 @@ def test_limits_that_cannot_be_set(box):
         assert box.info()["spec"] == {"cpu": "500m", "memory": "1Gi"}
 
 
-# What unshare(1) runs: a tree that looks like a cgroup v2 the agent may write.
-FAKE_CGROUP = r"""
-mount -t tmpfs none /sys/fs/cgroup && cd /sys/fs/cgroup || exit 99
-path=$(sed -n 's/^0:://p' /proc/self/cgroup); mkdir -p ".$path"
-echo max 100000 > ".$path/cpu.max"; echo max > ".$path/memory.max"; echo 10485760 > ".$path/memory.current"
-ln -s "$PWD$path" /sys/fs/cgroup/own 2>/dev/null
-cd "$1" && shift && exec "$@"
-"""
-
-
 @pytest.fixture
 def limited(start_agent, tmp_path):
-    """An agent that may set limits. Needs root, for a mount namespace of its own."""
-    prefix = ["unshare", "--mount", "sh", "-c", FAKE_CGROUP, "sh", str(tmp_path)]
-    return Control(start_agent("--sandbox-id", "box", prefix=prefix))
+    """An agent that may set limits."""
+    return Control(start_agent("--sandbox-id", "box", prefix=with_limits(tmp_path)))
 
 
 def limits(box):
@@ -370,6 +359,7 @@ def limits(box):
     return read("cpu.max"), read("memory.max")
 
 
+@pytest.mark.mount
 def test_limits(limited):
     data = limited.create("ann", spec={"cpu": "500m", "memory": "768Mi"}).data
     assert data["warnings"] == [] and data["sandbox"]["spec"] == {"cpu": "500m", "memory": "768Mi"}
@@ -381,6 +371,7 @@ def test_limits(limited):
     assert shell(limited, "echo $A") == "1\n"
 
 
+@pytest.mark.mount
 def test_limits_that_would_kill(limited):
     limited.update(spec={"cpu": "1", "memory": "12Mi"}).fails(409, "memory", "10485760")
     assert limits(limited) == ("max 100000", "max")
@@ -403,6 +394,7 @@ WRONG_UPDATES = [
 ]
 
 
+@pytest.mark.mount
 @pytest.mark.parametrize("body, status, word", WRONG_UPDATES)
 def test_wrong_updates(limited, body, status, word):
     limited.update(**body).fails(status, word)
