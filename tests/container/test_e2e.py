@@ -20,7 +20,7 @@ def test_the_end_to_end_tests_against_process_1():
     tests = f"""
         cd {containers.ROOT}
         export SANDKEEPER_BINARY={STATIC} SANDKEEPER_ATTACH=/run/agent PYTHONDONTWRITEBYTECODE=1
-        exec .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q -m "not mount" $E2E_ARGUMENTS
+        exec .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q -m "not mount and not clients" $E2E_ARGUMENTS
     """
     script = f"""
         exec 2>/run/agent/stderr
