@@ -72,8 +72,9 @@ static struct job *wait_for_job(struct workers *workers) {
   return NULL;
 }
 
-/* Hands a job back to the loop. Returns false for one that was written off: this thread no longer counts. */
-static bool give_back(struct workers *workers, struct job *job) {
+/* Hands a job back to the loop; *wake: the loop has to be told. Returns false for one that was written off: this thread
+ * no longer counts. */
+static bool give_back(struct workers *workers, struct job *job, bool *wake) {
   if (job->state == JOB_WRITTEN_OFF) {
     workers->written_off--;
     return false;
@@ -81,13 +82,17 @@ static bool give_back(struct workers *workers, struct job *job) {
   workers->running[job->class]--;
   list_remove(&job->node);
   job->state = JOB_FINISHED;
-  bool first = list_is_empty(&workers->finished);
+  *wake = list_is_empty(&workers->finished);
   list_append(&workers->finished, &job->node);
-  if (first) {
-    uint64_t one = 1;
-    (void)!write(workers->event_fd, &one, sizeof one);
-  }
   return true;
+}
+
+/* Without the lock, which is the first thing that the loop wants when it wakes up. */
+static void wake_loop(struct workers *workers) {
+  uint64_t one = 1;
+  pthread_mutex_unlock(&workers->lock);
+  (void)!write(workers->event_fd, &one, sizeof one);
+  pthread_mutex_lock(&workers->lock);
 }
 
 static void *thread_main(void *arg) {
@@ -98,11 +103,14 @@ static void *thread_main(void *arg) {
     pthread_mutex_unlock(&workers->lock);
     job->work(job);
     pthread_mutex_lock(&workers->lock);
-    if (!give_back(workers, job)) {
+    bool wake = false;
+    if (!give_back(workers, job, &wake)) {
       pthread_mutex_unlock(&workers->lock);
       job->abandon(job);
       return NULL;
     }
+    if (wake)
+      wake_loop(workers);
   }
   workers->threads--;
   pthread_cond_signal(&workers->thread_left);
@@ -130,13 +138,16 @@ static uint32_t n_running(const struct workers *workers) {
   return n;
 }
 
-/* Sees to it, under the lock, that what is ready is taken. An idle thread that was called for the last job has not
- * taken it yet, perhaps, and would be counted twice: what counts is how many threads have no job. */
+/* Sees to it that what is ready is taken. An idle thread that was called for the last job has not
+ * taken it yet, perhaps, and would be counted twice: what counts is how many threads have no job. Lets go of the lock
+ * before it calls one, as a thread that wakes up wants it. */
 static void call_thread(struct workers *workers) {
-  if (workers->idle > 0)
-    pthread_cond_signal(&workers->work_came);
+  bool wake = workers->idle > 0;
   if (workers->n_ready > workers->threads - n_running(workers) && workers->threads < THREADS_MAX && !workers->stopping)
     start_thread(workers);
+  pthread_mutex_unlock(&workers->lock);
+  if (wake)
+    pthread_cond_signal(&workers->work_came);
 }
 
 /* ---- the loop's side ---- */
@@ -163,7 +174,6 @@ static void make_ready(struct workers *workers, struct job *job) {
   list_append(&workers->ready[job->class], &job->node);
   workers->n_ready++;
   call_thread(workers);
-  pthread_mutex_unlock(&workers->lock);
 }
 
 /* At the end of the pool every job becomes ready, to be abandoned. */
@@ -231,8 +241,10 @@ static bool write_off(struct workers *workers, struct job *job) {
     workers->running[job->class]--;
     workers->threads--;
     workers->written_off++;
-    if (workers->n_ready > 0)
+    if (workers->n_ready > 0) {
       call_thread(workers);
+      return ours;
+    }
   }
   pthread_mutex_unlock(&workers->lock);
   return ours;
