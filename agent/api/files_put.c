@@ -157,8 +157,10 @@ static void advance(struct put *put) {
     return;
   bool full = put->filling.len >= BUFFER;
   if (full || (put->last && put->filling.len > 0)) {
-    buf_reset(&job->bytes, BUFFER);
-    buf_move(&job->bytes, &put->filling);
+    struct buf written = job->bytes;
+    job->bytes = put->filling;
+    put->filling = written;
+    buf_reset(&put->filling, BUFFER);
     submit(put, PUT_BYTES);
   } else if (put->last) {
     submit(put, PUT_COMMIT);
@@ -183,7 +185,8 @@ size_t files_put_body(struct exchange *x, const char *bytes, size_t len, bool la
   struct put *put = x->state;
   size_t room = BUFFER - put->filling.len;
   size_t taken = len < room ? len : room;
-  if (taken > 0 && buf_append(&put->filling, bytes, taken) < 0) {
+  /* All of it at once: a buffer that grows is moved about. */
+  if (taken > 0 && (!buf_reserve(&put->filling, room) || buf_append(&put->filling, bytes, taken) < 0)) {
     struct error error = ERROR_INIT;
     error_set_errno(&error, ENOMEM, "PUT");
     fail(put, &error);

@@ -3,6 +3,7 @@
 #include "sandkeeper/api/file_ahead.h"
 #include "sandkeeper/api/file_job.h"
 #include "sandkeeper/api/params.h"
+#include "sandkeeper/base/base64.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -70,6 +71,8 @@ static void open_work(struct job *job) {
 static void encode(const void *arg, const uint8_t *bytes, size_t len, uint64_t offset, struct buf *out) {
   const struct buf *head = arg;
   struct json_out json = {.buf = out, .comma = true};
+  /* As much as it takes and no more: what is below 128 KiB is used again and again, and not mapped anew. */
+  buf_reserve(out, head->len + base64_encoded_length(len) + ENVELOPE);
   buf_append(out, head->data, head->len);
   write_chunk(&json, bytes, len, offset);
 }
