@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What an error of a batch's call may need when its answer did not fit: a sentence and an id. */
-#define BATCH_RESERVE 2048
+/* The answers of one batch are put together before they are sent, also for a client without a limit. */
+#define BATCH_BYTES_MAX (64u * 1024u * 1024u)
+/* Of an error that does not fit: enough to know which it is. */
+#define CUT_MESSAGE 120
 
 struct batch {
   struct buf answers;
@@ -18,15 +20,25 @@ struct batch {
 
 /* ---- batches ---- */
 
+bool batch_fits(size_t max_message, size_t calls) {
+  return calls <= (max_message - 2) / BATCH_ANSWER_LEAST;
+}
+
 struct batch *batch_new(size_t max_message, size_t calls) {
   struct batch *batch = calloc(1, sizeof *batch);
   if (!batch)
     return NULL;
+  if (max_message > BATCH_BYTES_MAX)
+    max_message = BATCH_BYTES_MAX;
   buf_init(&batch->answers, max_message, BUF_HEADROOM);
   batch->max_message = max_message;
   batch->holds = 1;
   batch->calls = calls;
   return batch;
+}
+
+void batch_skip(struct batch *batch) {
+  batch->calls--;
 }
 
 void batch_release(struct batch *batch) {
@@ -42,6 +54,7 @@ static bool batch_answer(struct batch *batch, struct buf *response, struct buf *
   if (response) {
     buf_append(&batch->answers, batch->answers.len ? "," : "[", 1);
     buf_append(&batch->answers, response->data, response->len);
+    batch->answers.failed |= response->failed;
   }
   if (batch->calls > 0 || batch->answers.len == 0)
     return false;
@@ -92,9 +105,10 @@ size_t call_budget(const struct call *call) {
   const struct batch *batch = call->batch;
   if (!batch)
     return call->session->peer->max_message;
-  size_t used = batch->answers.len + 2 + batch->calls * BATCH_RESERVE;
-  size_t left = batch->max_message > used ? batch->max_message - used : 0;
-  return BATCH_RESERVE + left / (batch->calls ? batch->calls : 1);
+  /* An equal share of what is left, and a comma or bracket before each. One that needs less than its share makes those
+   * of the others larger and never smaller, so what was promised to one under way still holds when it is done. */
+  size_t left = batch->max_message - 1 - batch->answers.len;
+  return left / (batch->calls ? batch->calls : 1) - 1;
 }
 
 size_t call_message_max(const struct call *call) {
@@ -147,22 +161,42 @@ struct json_out call_error_begin(struct call *call) {
   return response_begin(call, "error");
 }
 
-void call_error_end(struct call *call, struct json_out *out) {
+/* When even this does not fit there is no memory: the buffer has failed, and whoever pulls it sees that. */
+static void answer_shortest(struct call *call) {
+  static const char text[] = "{\"code\":-32603,\"message\":\"no memory\",\"data\":{\"kind\":\"internal_error\"}}";
+  struct json_out shortest = response_begin(call, "error");
+  json_out_raw(&shortest, text, sizeof text - 1);
+  json_out_object_end(&shortest);
+}
+
+static bool error_fits(struct json_out *out) {
   json_out_object_end(out);
-  if (json_out_end(out) < 0) { /* an error that does not fit: the shortest one */
-    static const char text[] = "{\"code\":-32603,\"message\":\"no memory\",\"data\":{\"kind\":\"internal_error\"}}";
-    struct json_out shortest = response_begin(call, "error");
-    json_out_raw(&shortest, text, sizeof text - 1);
-    json_out_object_end(&shortest);
-  }
+  return json_out_end(out) == 0;
+}
+
+void call_error_end(struct call *call, struct json_out *out) {
+  if (!error_fits(out))
+    answer_shortest(call);
   answered(call);
+}
+
+/* The same error without its data, and with the start of its sentence. */
+static bool answer_cut(struct call *call, const struct error *error) {
+  struct error cut = *error;
+  size_t len = strnlen(cut.message, CUT_MESSAGE);
+  cut.message[len - utf8_incomplete_tail((const uint8_t *)cut.message, len)] = '\0';
+  struct json_out out = call_error_begin(call);
+  rpc_error_write(&out, &cut, NULL, NULL);
+  return error_fits(&out);
 }
 
 void call_fail_with(struct call *call, const struct error *error, void (*data)(struct json_out *out, void *arg),
                     void *arg) {
   struct json_out out = call_error_begin(call);
   rpc_error_write(&out, error, data, arg);
-  call_error_end(call, &out);
+  if (!error_fits(&out) && !answer_cut(call, error))
+    answer_shortest(call);
+  answered(call);
 }
 
 void call_fail(struct call *call, const struct error *error) {

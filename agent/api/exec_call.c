@@ -14,6 +14,8 @@
 #define PAYLOAD_MAX (64u * 1024u)
 /* In base64, a multiple of three bytes that stays below it. */
 #define PAYLOAD_RAW_MAX (PAYLOAD_MAX / 4 * 3)
+/* Bytes of a character behind its first. */
+#define CUT_MOST 3
 /* What a message needs beside its output: all other fields of a result with ids of the longest kind. */
 #define ENVELOPE 256
 
@@ -28,7 +30,7 @@ struct exec_call {
   struct reader reader;
   struct utf8_carry carry[STREAMS];
   uint64_t carry_offset[STREAMS];
-  bool fresh[STREAMS]; /* the next bytes do not follow on what was sent: a character may be cut */
+  uint8_t cut[STREAMS]; /* so many of the next bytes may be the rest of a character whose start was not sent */
 };
 
 /* ---- the result ---- */
@@ -202,7 +204,7 @@ static bool send_gap(struct exec_call *exec, const struct reader_piece *gap, str
   call_notification_end(&out);
   reader_take(&exec->reader, gap, 0);
   exec->carry[gap->stream].len = 0;
-  exec->fresh[gap->stream] = true;
+  exec->cut[gap->stream] = CUT_MOST;
   return true;
 }
 
@@ -224,6 +226,21 @@ static bool send_base64(struct exec_call *exec, const struct reader_piece *piece
   return true;
 }
 
+/* A replay that starts in the middle of a character starts at the next. The piece may end inside of it too. */
+static void skip_rest(struct exec_call *exec, struct reader_piece *piece) {
+  uint8_t *cut = &exec->cut[piece->stream];
+  if (*cut == 0)
+    return;
+  size_t rest = piece->offset > 0 ? utf8_leading_rest(piece->bytes, piece->len) : 0;
+  if (rest > *cut)
+    rest = *cut;
+  reader_take(&exec->reader, piece, rest);
+  piece->bytes += rest;
+  piece->len -= rest;
+  exec->carry_offset[piece->stream] += rest;
+  *cut = piece->len > 0 ? 0 : (uint8_t)(*cut - rest);
+}
+
 /* Whole characters of one stream, from as many pieces of the ring as fit. False: they all wait in the carry for the
  * rest of their character. */
 static bool send_text(struct exec_call *exec, struct reader_piece *piece, struct buf *message) {
@@ -231,14 +248,7 @@ static bool send_text(struct exec_call *exec, struct reader_piece *piece, struct
   struct utf8_carry *carry = &exec->carry[stream];
   if (carry->len == 0)
     exec->carry_offset[stream] = piece->offset;
-  if (exec->fresh[stream]) {
-    exec->fresh[stream] = false;
-    size_t rest = piece->offset > 0 ? utf8_leading_rest(piece->bytes, piece->len) : 0;
-    reader_take(&exec->reader, piece, rest);
-    piece->bytes += rest;
-    piece->len -= rest;
-    exec->carry_offset[stream] += rest;
-  }
+  skip_rest(exec, piece);
   struct json_out out = output_begin(exec, stream, exec->carry_offset[stream], message);
   json_out_text_begin(&out);
   size_t before = message->len;
@@ -252,7 +262,7 @@ static bool send_text(struct exec_call *exec, struct reader_piece *piece, struct
   exec->carry_offset[stream] = exec->reader.cursor.offset[stream] - carry->len;
   json_out_text_end(&out);
   call_notification_end(&out);
-  return message->len - 3 > before;
+  return message->failed || message->len - 3 > before;
 }
 
 /* At the end a character that was never finished is one U+FFFD. */
@@ -369,7 +379,7 @@ void exec_call_start(struct call *call, struct command *command, const struct ex
   exec->observer = (struct command_observer){.changed = on_changed, .arg = exec};
   command_observe(command, &exec->observer);
   for (int s = 0; s < STREAMS; s++)
-    exec->fresh[s] = true;
+    exec->cut[s] = CUT_MOST;
   if (exec->follow.view.stream && !follow->detached)
     reader_attach(&exec->reader, command, follow->follow, on_output, exec);
   else

@@ -41,21 +41,35 @@ static size_t walk_next(struct walk *walk, size_t max, enum stream *stream, cons
 
 struct text {
   struct utf8_carry carry[STREAMS];
+  uint8_t cut[STREAMS]; /* so many of the next bytes may be the rest of a character whose start is gone */
 };
 
-/* The log's oldest bytes may be the rest of a character that is gone. */
-static size_t skip_rest(const struct walk *walk, enum stream stream, const uint8_t *bytes, size_t n) {
-  uint64_t offset = walk->at.offset[stream];
-  return offset > 0 && offset == walk->log->tail_offset[stream] ? utf8_leading_rest(bytes, n) : 0;
+static struct text text_begin(const struct walk *walk) {
+  struct text text = {0};
+  for (int s = 0; s < STREAMS; s++)
+    text.cut[s] = walk->at.offset[s] > 0 ? 3 : 0;
+  return text;
+}
+
+/* A character whose start is gone is left out whole. Its rest may lie in several runs. */
+static size_t skip_rest(struct text *text, enum stream stream, const uint8_t *bytes, size_t n) {
+  uint8_t *cut = &text->cut[stream];
+  if (*cut == 0)
+    return 0;
+  size_t rest = utf8_leading_rest(bytes, n);
+  if (rest > *cut)
+    rest = *cut;
+  *cut = rest == n ? (uint8_t)(*cut - rest) : 0;
+  return rest;
 }
 
 static size_t text_length(struct walk walk) {
-  struct text text = {0};
+  struct text text = text_begin(&walk);
   size_t total = 0, n;
   enum stream stream;
   const uint8_t *bytes;
   while ((n = walk_next(&walk, SIZE_MAX, &stream, &bytes)) > 0) {
-    size_t rest = skip_rest(&walk, stream, bytes, n);
+    size_t rest = skip_rest(&text, stream, bytes, n);
     total += json_text_length(&text.carry[stream], bytes + rest, n - rest);
     command_log_advance(&walk.at, stream, n);
   }
@@ -64,31 +78,28 @@ static size_t text_length(struct walk walk) {
   return total;
 }
 
-/* Moves the walk forward until at least `excess` encoded bytes lie behind it. */
-static void text_drop(struct walk *walk, struct text *text, size_t excess) {
+/* Moves the walk forward until at least `excess` encoded bytes lie behind it. What is left may begin inside of a
+ * character, whose rest text_write() leaves out. */
+static void text_drop(struct walk *walk, size_t excess) {
+  struct text text = text_begin(walk);
   size_t dropped = 0, n;
   enum stream stream;
   const uint8_t *bytes;
   while (dropped < excess && (n = walk_next(walk, STEP, &stream, &bytes)) > 0) {
-    size_t rest = skip_rest(walk, stream, bytes, n);
-    dropped += json_text_length(&text->carry[stream], bytes + rest, n - rest);
+    size_t rest = skip_rest(&text, stream, bytes, n);
+    dropped += json_text_length(&text.carry[stream], bytes + rest, n - rest);
     command_log_advance(&walk->at, stream, n);
   }
-  /* A character whose start was dropped is dropped whole: the bytes in the carry are gone, its rest is skipped. */
-  for (int s = 0; s < STREAMS; s++)
-    text->carry[s].len = 0;
 }
 
-static void text_write(struct json_out *out, struct walk walk, bool cut) {
-  struct text text = {0};
-  bool fresh[STREAMS] = {cut, cut};
+static void text_write(struct json_out *out, struct walk walk) {
+  struct text text = text_begin(&walk);
   size_t n;
   enum stream stream;
   const uint8_t *bytes;
   json_out_text_begin(out);
   while ((n = walk_next(&walk, SIZE_MAX, &stream, &bytes)) > 0) {
-    size_t rest = fresh[stream] ? utf8_leading_rest(bytes, n) : skip_rest(&walk, stream, bytes, n);
-    fresh[stream] = false;
+    size_t rest = skip_rest(&text, stream, bytes, n);
     struct json_text_limit none = {SIZE_MAX, SIZE_MAX};
     json_text_append(out->buf, &text.carry[stream], bytes + rest, n - rest, &none);
     command_log_advance(&walk.at, stream, n);
@@ -146,10 +157,9 @@ static bool write_value(struct json_out *out, const struct command *command, uin
     size_t raw = raw_length(walk), fits = budget / 4 * 3;
     raw_write(out, walk, raw, cut && raw > fits ? raw - fits : 0);
   } else {
-    struct text text = {0};
     if (cut)
-      text_drop(&walk, &text, full - budget);
-    text_write(out, walk, cut);
+      text_drop(&walk, full - budget);
+    text_write(out, walk);
   }
   return !cut;
 }

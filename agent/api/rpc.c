@@ -7,6 +7,7 @@
 #include "sandkeeper/api/rpc_session.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,7 +88,8 @@ static bool read_id(json_object *request, char **id, const char **wrong) {
   if (!json_object_object_get_ex(request, "id", &value))
     return true;
   json_type type = json_object_get_type(value);
-  if (type != json_type_int && type != json_type_double && type != json_type_string && type != json_type_null) {
+  bool number = type == json_type_int || (type == json_type_double && isfinite(json_object_get_double(value)));
+  if (!number && type != json_type_string && type != json_type_null) { /* json-c takes NaN, which is no JSON */
     *wrong = "id: it takes a number or a string";
     return false;
   }
@@ -97,7 +99,9 @@ static bool read_id(json_object *request, char **id, const char **wrong) {
     return false;
   }
   *id = strdup(text);
-  return true;
+  if (!*id)
+    *wrong = "no memory for the id";
+  return *id != NULL;
 }
 
 /* What keeps an object from being a request, or NULL. */
@@ -146,8 +150,11 @@ static void receive_request(struct rpc_session *session, json_object *request, s
   if (wrong && !id)
     id = strdup("null");
   struct call *call = call_new(session, id, batch);
-  if (!call)
-    return; /* no memory even for saying so */
+  if (!call) { /* no memory even for saying so */
+    if (batch)
+      batch_skip(batch);
+    return;
+  }
   if (wrong)
     refuse(call, RPC_INVALID_REQUEST, wrong);
   else if (session->n_calls > CALLS_MAX) {
@@ -174,6 +181,14 @@ static void receive_batch(struct rpc_session *session, json_object *requests) {
   }
   if (n > BATCH_MAX) {
     refuse_message(session, RPC_INVALID_REQUEST, "a batch holds at most 1000 requests");
+    return;
+  }
+  if (!batch_fits(session->peer->max_message, n)) {
+    struct error error = ERROR_INIT;
+    error_set(&error, ERROR_INVALID, 0,
+              "a batch of %zu requests: its answers do not fit into the %zu bytes that this client takes", n,
+              session->peer->max_message);
+    refuse_message(session, RPC_INVALID_REQUEST, error.message);
     return;
   }
   struct batch *batch = batch_new(session->peer->max_message, n);
@@ -298,6 +313,7 @@ bool rpc_session_pull(struct rpc_session *session, struct buf *out) {
     }
     buf_reset(out, SIZE_MAX);
     if (call->next(call, out)) {
+      list_remove(&call->ready_node);                  /* it may have woken itself */
       list_append(&session->ready, &call->ready_node); /* behind the others: each has its turn */
       return true;
     }

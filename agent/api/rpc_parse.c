@@ -1,5 +1,7 @@
 #include "sandkeeper/api/rpc_parse.h"
 
+#include "sandkeeper/base/utf8.h"
+
 #include <errno.h>
 #include <json-c/json_tokener.h>
 #include <limits.h>
@@ -21,11 +23,23 @@ static bool is_name(const char *quote, const char *end) {
   return at < end && *at == ':';
 }
 
+/* True when the backslash at `at` is the second of a pair. */
+static bool is_escaped(const char *text, const char *at) {
+  const char *first = at;
+  while (first > text && first[-1] == '\\')
+    first--;
+  return (at - first) % 2 == 1;
+}
+
 /* json-c keeps member names as C strings: {"PATH\u0000x":1} would read as PATH. */
 static bool has_nul_in_name(const char *text, size_t len) {
   static const char nul[] = "\\u0000";
   const char *end = text + len, *at = text;
   while ((at = memmem(at, (size_t)(end - at), nul, sizeof nul - 1))) {
+    if (is_escaped(text, at)) { /* a backslash, and then plain "u0000" */
+      at++;
+      continue;
+    }
     at = string_end(at, end);
     if (at == end)
       return false;
@@ -60,12 +74,19 @@ int rpc_parse(const char *text, size_t len, json_object **value, struct error *e
     text = ""; /* an empty buffer has no address */
   if (len > INT_MAX)
     return error_set(err, ERROR_INVALID, 0, "parse error: the message is longer than %d bytes", INT_MAX);
+  size_t valid = utf8_valid_prefix((const uint8_t *)text, len); /* json-c takes halves of pairs and overlong ones */
+  if (valid < len)
+    return error_set(err, ERROR_INVALID, 0, "parse error: invalid UTF-8 at byte %zu", valid);
+  const char *nul = memchr(text, '\0', len); /* json-c takes one for the end */
+  if (nul)
+    return error_set(err, ERROR_INVALID, 0, "parse error: a NUL byte at byte %td", nul - text);
   if (has_nul_in_name(text, len))
     return error_set(err, ERROR_INVALID, 0, "parse error: a member name holds a NUL character");
-  json_tokener *tokener = json_tokener_new_ex(RPC_DEPTH_MAX);
+  json_tokener *tokener =
+      json_tokener_new_ex(RPC_DEPTH_MAX + 1); /* the value in the innermost one is a level of its own */
   if (!tokener)
     return error_set_errno(err, ENOMEM, "parse error");
-  json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+  json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
   int status = tokenize(tokener, text, len, value, err);
   json_tokener_free(tokener);
   return status;

@@ -21,7 +21,7 @@ struct peer_ops {
 /* Embedded in the transport's own session; lives until the transport has closed the api's side of it. */
 struct peer {
   const struct peer_ops *ops;
-  size_t max_message; /* bytes: the longest message this client takes; SIZE_MAX: no limit */
+  size_t max_message; /* bytes: the longest message this client takes, 1024 at least; SIZE_MAX: no limit */
   bool answers_only;  /* it takes responses and no notifications: a method need not send them */
 };
 

@@ -32,7 +32,8 @@ void rpc_session_receive(struct rpc_session *session, const char *message, size_
 void rpc_session_take(struct rpc_session *session, struct buf *message);
 
 /* Moves the next outgoing message into *out, an initialised buffer with BUF_HEADROOM whose content is replaced (its
- * memory may be kept and reused: pass the same buffer again). False: nothing to send now, wake() will tell.
+ * memory may be kept and reused: pass the same buffer again). False: nothing to send now, wake() will tell. True with
+ * out->failed: there was no memory for it, and the client has to be cut off, since it would miss something.
  * May call peer->ops->hold; never re-enters the loop. */
 bool rpc_session_pull(struct rpc_session *session, struct buf *out);
 

@@ -36,6 +36,13 @@ bool call_take_response(struct call *call, struct buf *out);
 
 /* The answers of one batch. The maker's hold keeps it until all its calls are made; then batch_release(). */
 struct batch *batch_new(size_t max_message, size_t calls);
+
+/* What each call of a batch may answer in any case: the shortest error, with an id of the longest kind. */
+#define BATCH_ANSWER_LEAST 400
+bool batch_fits(size_t max_message, size_t calls);
+
+/* A call that could not be made: there will be no answer for it. */
+void batch_skip(struct batch *batch);
 void batch_release(struct batch *batch);
 
 #endif
