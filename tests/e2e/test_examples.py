@@ -5,6 +5,8 @@ import contextlib
 import http.server
 import json
 import os
+import re
+import subprocess
 import threading
 
 import pytest
@@ -17,6 +19,20 @@ MODEL_HANDLER = os.path.join(ROOT, "examples", "prompt_handler.py")
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+
+
+def test_curl_in_the_readme(start_agent):
+    """Each line behind a dollar sign is run, and prints what stands below it."""
+    agent = start_agent()
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        (session,) = re.findall(r"^```console\n(.*?)^```$", file.read(), re.DOTALL | re.MULTILINE)
+    _, *steps = re.split(r"^\$ ", session, flags=re.MULTILINE)
+    assert len(steps) == 2
+    for step in steps:
+        command, _, expected = step.partition("\n")
+        command = command.replace("localhost:4001", f"127.0.0.1:{agent.port}")
+        printed = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=30, check=True).stdout
+        assert printed.rstrip("\n") == expected.rstrip("\n")
 
 
 def test_five_lines_of_shell(start_agent):
