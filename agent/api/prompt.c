@@ -357,6 +357,7 @@ size_t prompt_body(struct exchange *x, const char *bytes, size_t len, bool last)
     return 0;
   prompt->has_place = true;
   prompt->api->prompts.running++;
+  sandbox_life_touch(prompt->api->sandbox);
   prepare(prompt);
   return 0;
 }
