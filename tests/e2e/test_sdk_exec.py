@@ -13,6 +13,7 @@ from helpers.wait import wait_until
 from helpers import processes
 from src import Client, ClientOptions, RunOptions, SandboxError
 
+
 async def until_running(sandbox, cmd_id):
     """Until the log has something."""
     async for event in sandbox.exec_logs(cmd_id):
