@@ -9,6 +9,7 @@ import pytest
 
 from helpers.agent import ROOT
 
+pytestmark = pytest.mark.clients
 SCRIPT = os.path.join(ROOT, "tests", "helpers", "puck_reader.exs")
 
 
