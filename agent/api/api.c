@@ -38,7 +38,7 @@ const size_t api_n_routes = sizeof api_routes / sizeof *api_routes;
 void api_health(struct api *api, struct health *out) {
   const struct sandbox *sandbox = api->sandbox;
   *out = (struct health){
-      .stopping = sandbox->stopping,
+      .stopping = sandbox->stopping || sandbox->life.life.state == LIFE_DESTROYING,
       .sandbox_id = sandbox->options.id,
       .version = api->options.version,
       .prompt_handler = prompt_handler_name(&api->prompts),

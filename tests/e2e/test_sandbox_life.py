@@ -292,6 +292,8 @@ def test_while_it_is_being_destroyed(start_agent):
         assert box.delete().data["status"] == "destroying"
         assert box.delete().data["status"] == "destroying"
         assert box.info()["status"] == "destroying"
+        status, _, health = box.agent.http("GET", "/health")
+        assert status == 503 and json.loads(health)["status"] == "stopping"
         for call in (box.stop, box.start, box.restart, box.extend, box.create, box.configure):
             call().fails(409, "destroyed")
         box.update(payloads=[]).fails(409, "destroyed")
