@@ -89,11 +89,11 @@ struct command *command_ref(struct command *command) {
   return command;
 }
 
+/* Not the stall timer: a pipe that a background child holds may be paused beyond the end. */
 static void stop_timers(struct command *command) {
   struct loop *loop = command->table->loop;
   loop_timer_stop(loop, &command->timeout_timer);
   loop_timer_stop(loop, &command->idle_timer);
-  loop_timer_stop(loop, &command->stall_timer);
   terminator_stop(&command->terminator);
 }
 
@@ -104,6 +104,7 @@ void command_unref(struct command *command) {
     return;
   }
   stop_timers(command);
+  loop_timer_stop(command->table->loop, &command->stall_timer);
   loop_watch_stop(command->table->loop, &command->in_watch);
   fd_close(&command->in_fd);
   list_remove(&command->node);
@@ -121,6 +122,7 @@ void command_unref(struct command *command) {
 void command_let_go(struct command *command) {
   command_ref(command);
   stop_timers(command);
+  loop_timer_stop(command->table->loop, &command->stall_timer);
   command_start_let_go(command);
   command_io_close_all(command);
   command_unref(command);
