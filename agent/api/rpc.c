@@ -203,7 +203,7 @@ static void receive_batch(struct rpc_session *session, json_object *requests) {
 
 static void receive_value(struct rpc_session *session, int status, json_object *value, const struct error *error) {
   if (status < 0)
-    refuse_message(session, RPC_PARSE_ERROR, error->message);
+    refuse_message(session, error->kind == ERROR_INTERNAL ? RPC_INTERNAL_ERROR : RPC_PARSE_ERROR, error->message);
   else if (json_object_is_type(value, json_type_array))
     receive_batch(session, value);
   else

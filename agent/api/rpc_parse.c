@@ -49,6 +49,13 @@ static bool has_nul_in_name(const char *text, size_t len) {
   return false;
 }
 
+static bool is_null(const char *text, size_t len) {
+  size_t at = 0;
+  while (at < len && strchr(" \t\r\n", text[at]))
+    at++;
+  return at < len && (text[at] == 'n' || text[at] == 'N');
+}
+
 static int tokenize(json_tokener *tokener, const char *text, size_t len, json_object **value, struct error *err) {
   *value = json_tokener_parse_ex(tokener, text, (int)len);
   enum json_tokener_error status = json_tokener_get_error(tokener);
@@ -60,6 +67,9 @@ static int tokenize(json_tokener *tokener, const char *text, size_t len, json_ob
                        len ? "parse error: the message ends in the middle of its JSON"
                            : "parse error: the message is empty");
   }
+  /* Without memory json-c says success, and gives what it gives for "null". */
+  if (status == json_tokener_success && !*value && !is_null(text, len))
+    return error_set_errno(err, ENOMEM, "reading the message");
   if (status == json_tokener_success)
     return 0;
   size_t at = json_tokener_get_parse_end(tokener);

@@ -9,7 +9,8 @@
 
 #define RPC_DEPTH_MAX 64 /* docs/protocol.md 3.3 */
 
-/* 0 and *value (NULL is JSON's null), a new reference; or -1 with ERROR_INVALID and the offset in the message. As
+/* 0 and *value (NULL is JSON's null), a new reference; or -1 with ERROR_INVALID and the offset in the message,
+ * or with ERROR_INTERNAL when there is no memory. As
  * strict as json-c gets (it still takes NaN and single quotes): valid UTF-8, nothing behind the value, no member name
  * that holds a NUL (json-c would cut it there). */
 int rpc_parse(const char *text, size_t len, json_object **value, struct error *err);
