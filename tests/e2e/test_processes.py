@@ -215,7 +215,8 @@ def test_the_agents_own_descriptors_are_not_in_children(agent):
         result = clients[0].exec(None, argv=["ls", "/proc/self/fd"])
         assert result["output"].split() == ["0", "1", "2", "3"]
         for call in calls:
-            assert set(processes.fds(call.wait_for("exec.start")["pid"])) == {0, 1, 2}
+            # The loader of a program just started has its libraries open for a moment.
+            wait_until(lambda: set(processes.fds(call.wait_for("exec.start")["pid"])) == {0, 1, 2})
             call.client.call("kill", {"cmd_id": call.wait_for("exec.start")["cmd_id"]})
             call.result()
     finally:
@@ -248,6 +249,7 @@ def test_case_10_blocked_signals(start_agent):
 def test_case_13_quick_start_and_close(agent):
     with agent.connect() as client:
         client.exec("true")
+        running = agent.health()["commands"]["running"]
     before = agent.fd_count()
     for n in range(rounds(1000)):
         client = agent.connect()
@@ -261,7 +263,7 @@ def test_case_13_quick_start_and_close(agent):
             client.start_exec("echo hi")
             client.abort()
             client.close()
-    wait_until(lambda: agent.health()["commands"]["running"] == 0)
+    wait_until(lambda: agent.health()["commands"]["running"] <= running, 20, "the end of the commands")
     wait_until(lambda: agent.fd_count() <= before, what=lambda: f"the descriptors to go: {processes.fds(agent.pid)}")
     assert no_zombies(agent)
 

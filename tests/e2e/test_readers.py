@@ -288,3 +288,17 @@ def test_a_stalled_reader_is_told_the_gap_of_each_stream(start_agent):
         for gap in sink.gaps:
             assert set(gap) == {"id", "stream", "offset", "dropped_bytes"}
         assert SANITIZED or message["result"]["truncated"] is True
+
+
+def test_waiting_for_a_reader_is_no_idleness(start_agent):
+    """The program has output; that it cannot get rid of it is not its fault: idle_timeout does not count that time."""
+    agent = start_agent("--stall-timeout", "60")
+    with agent.raw(receive_buffer=4096) as reader:
+        reader.send_request("exec", {"command": "yes | head -c 30000000", "idle_timeout": 0.5})
+        assert reader.recv_json()["method"] == "exec.start"
+        time.sleep(2)
+        sink = Sink()
+        while "id" not in (message := reader.recv_json()):
+            sink(message["method"], message["params"])
+        assert message.get("result", {}).get("reason") == "exited", message
+        assert sink.position["stdout"] == 30_000_000
