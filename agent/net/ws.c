@@ -148,11 +148,13 @@ static void set_tcp_timeout(const struct ws *ws, int fd) {
 /* ---- sessions come and go ---- */
 
 static void session_free(struct ws_session *session) {
+  struct ws *ws = session->ws;
   ws_session_end(session);
-  if (session->ws->going_on == session)
-    session->ws->going_on = NULL;
-  loop_timer_stop(session->ws->loop, &session->timer);
-  fd_close(&session->fd);
+  if (ws->served == session)
+    ws->served = NULL;
+  loop_watch_stop(ws->loop, &session->watch); /* the descriptor is closed by now; none has taken its number yet */
+  loop_task_cancel(&session->task);
+  loop_timer_stop(ws->loop, &session->timer);
   free(session->protocol);
   free(session->address);
   free(session);
@@ -188,9 +190,9 @@ static struct ws_session *session_new(struct ws *ws, const struct upgrade *upgra
   session->peer.max_message = upgrade->max_message;
   memcpy(session->key, upgrade->key, sizeof session->key);
   list_init(&session->node);
-  loop_watch_init(&session->hangup);
+  loop_watch_init(&session->watch);
+  loop_task_init(&session->task);
   loop_timer_init(&session->timer);
-  list_init(&session->pong_node);
   buf_init(&session->in, ws->options->max_message, 0);
   buf_init(&session->out, ws->options->max_message, BUF_HEADROOM);
   session->address = strdup(peer_address);
@@ -203,48 +205,27 @@ static struct ws_session *session_new(struct ws *ws, const struct upgrade *upgra
   return session;
 }
 
+/* The library reads a head of our own making, which has nothing but what it needs, so that the client's odd ones never
+ * reach its parser. */
 void ws_adopt(struct ws *ws, int fd, const struct upgrade *upgrade, const char *peer_address) {
   struct ws_session *session = session_new(ws, upgrade, peer_address);
   if (!session) {
     close(fd);
     return;
   }
-  session->fd = fd;
-  ws->n_sessions++;
-  list_append(&ws->adopted, &session->node);
-}
-
-/* The library reads a head of our own making, which has nothing but what it needs, so that the client's odd ones never
- * reach its parser. */
-static void hand_over(struct ws *ws, struct ws_session *session) {
   char head[256];
   int len = snprintf(head, sizeof head,
                      "GET /ws HTTP/1.1\r\nHost: sandkeeper\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                      "Sec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\n\r\n",
                      session->key);
-  int fd = session->fd;
-  session->fd = -1; /* whatever happens, the library closes it */
-  set_tcp_timeout(ws, fd);
+  ws->n_sessions++;
   ws->born = session;
-  lws_adopt_socket_vhost_readbuf(ws->vhost, fd, head, (size_t)len);
-  if (ws->born) { /* it never came so far as to tell us of it */
+  set_tcp_timeout(ws, fd);
+  lws_adopt_socket_vhost_readbuf(ws->vhost, fd, head, (size_t)len); /* whatever happens, it closes fd */
+  if (ws->born) {                                                   /* it never came so far as to tell us of it */
     ws->born = NULL;
     session_gone(session);
   }
-}
-
-static void hand_over_all(struct ws *ws) {
-  struct ws_session *session;
-  while ((session = LIST_FIRST(&ws->adopted, struct ws_session, node))) {
-    list_remove(&session->node);
-    hand_over(ws, session);
-  }
-}
-
-static void go_on_all(struct ws *ws) {
-  struct ws_session *session;
-  while ((session = LIST_FIRST(&ws->ponged, struct ws_session, pong_node)))
-    ws_session_go_on(session);
 }
 
 /* ---- the library's events ---- */
@@ -298,7 +279,6 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
     ws_session_end(session);
     return 0;
   case LWS_CALLBACK_WSI_DESTROY:
-    session->fd = -1;
     session_gone(session);
     return 0;
   default:
@@ -348,16 +328,6 @@ static int on_event(struct lws *wsi, enum lws_callback_reasons reason, void *use
   }
 }
 
-/* Our own loop, seen by the library as one file. */
-static int on_loop(struct lws *wsi, enum lws_callback_reasons reason, void *user, void *in, size_t len) {
-  (void)user, (void)in, (void)len;
-  if (reason == LWS_CALLBACK_RAW_RX_FILE) {
-    struct ws *ws = lws_context_user(lws_get_context(wsi));
-    loop_dispatch(ws->loop);
-  }
-  return 0;
-}
-
 /* The byte of user space is not used; without any, the library does not say that it begins to close. */
 static const struct lws_protocols protocols[] = {
     {.name = "sandkeeper",
@@ -365,7 +335,6 @@ static const struct lws_protocols protocols[] = {
      .per_session_data_size = 1,
      .rx_buffer_size = READ_SIZE,
      .tx_packet_size = WRITE_SIZE},
-    {.name = "loop", .callback = on_loop},
     {0},
 };
 
@@ -430,18 +399,6 @@ static struct lws_context *create_context_with_limit(struct ws *ws) {
   return context;
 }
 
-/* The library closes what it has adopted, so it gets a descriptor of its own. */
-static int adopt_loop(struct ws *ws) {
-  lws_sock_file_fd_type fd = {.filefd = fcntl(loop_fd(ws->loop), F_DUPFD_CLOEXEC, 0)};
-  if (fd.filefd < 0)
-    return -1;
-  if (!lws_adopt_descriptor_vhost(ws->vhost, LWS_ADOPT_RAW_FILE_DESC, fd, "loop", NULL)) {
-    close(fd.filefd);
-    return -1;
-  }
-  return 0;
-}
-
 struct ws *ws_new(struct loop *loop, const struct net_options *options, struct api *api, struct error *err) {
   struct ws *ws = calloc(1, sizeof *ws);
   if (!ws) {
@@ -451,16 +408,14 @@ struct ws *ws_new(struct loop *loop, const struct net_options *options, struct a
   ws->loop = loop;
   ws->options = options;
   ws->api = api;
-  list_init(&ws->adopted);
   list_init(&ws->alive);
   list_init(&ws->pinged);
-  list_init(&ws->ponged);
   loop_timer_init(&ws->ping_timer);
   loop_timer_init(&ws->close_timer);
   loop_task_init(&ws->close_task);
   buf_init(&ws->out, options->max_message, BUF_HEADROOM);
   ws->context = create_context_with_limit(ws);
-  if (!ws->context || adopt_loop(ws) < 0) {
+  if (!ws->context) {
     error_set(err, ERROR_INTERNAL, 0, "WebSocket server: libwebsockets does not start");
     ws_free(ws);
     return NULL;
@@ -473,14 +428,9 @@ struct ws *ws_new(struct loop *loop, const struct net_options *options, struct a
 }
 
 void ws_free(struct ws *ws) {
-  struct ws_session *session;
   if (!ws)
     return;
   ws->closed = NULL;
-  while ((session = LIST_FIRST(&ws->adopted, struct ws_session, node))) {
-    list_remove(&session->node);
-    session_gone(session);
-  }
   if (ws->context)
     lws_context_destroy(ws->context);
   loop_timer_stop(ws->loop, &ws->ping_timer);
@@ -490,16 +440,9 @@ void ws_free(struct ws *ws) {
   free(ws);
 }
 
-/* Without a session the library is left alone: it wakes up every 30 s for nothing. */
 void ws_run(struct ws *ws) {
-  while (!ws->stop) {
-    if (ws->n_sessions == 0)
-      loop_run_once(ws->loop, -1);
-    else
-      lws_service(ws->context, 0); /* waits as long as it takes */
-    hand_over_all(ws);
-    go_on_all(ws);
-  }
+  while (!ws->stop)
+    loop_run_once(ws->loop, -1);
   ws->stop = false;
 }
 

@@ -24,18 +24,16 @@ struct ws {
   struct lws_vhost *vhost;
   bool stop;
 
-  unsigned inside;         /* above 0 while the library is in a call of ours or we in one of its */
-  int fd_limit;            /* the library's tables go so far */
-  unsigned n_sessions;     /* from ws_adopt() until the library has closed the socket */
-  struct list adopted;     /* not with the library yet */
-  struct ws_session *born; /* the one that the library is taking just now, until it has it */
+  unsigned inside;           /* above 0 while the library is in a call of ours or we in one of its */
+  struct ws_session *served; /* the one whose socket the library looks at just now; NULL also when it has closed it */
+  int fd_limit;              /* the library's tables go so far */
+  unsigned n_sessions;       /* from ws_adopt() until the library has closed the socket */
+  struct ws_session *born;   /* the one that the library is taking just now, until it has it */
 
   /* Sessions that are open. */
   struct list alive;  /* by their last sign of life */
   struct list pinged; /* by the time of their ping */
   struct loop_timer ping_timer;
-  struct list ponged;          /* go on reading, their pong is out */
-  struct ws_session *going_on; /* the one that does just now */
 
   size_t buffered; /* bytes of half-received messages */
   struct buf out;  /* the message being pulled; sessions share it */
@@ -49,11 +47,17 @@ struct ws {
   void *closed_arg;
 };
 
+/* What the library is doing for a session. */
+enum ws_step {
+  WS_STEP_NONE,
+  WS_STEP_TURN, /* it has been told that the socket can be written to; ends when it has asked us */
+  WS_STEP_READ, /* it reads, or parses what it has read before */
+};
+
 struct ws_session {
   struct peer peer; /* must be first: api/ hands it back */
   struct ws *ws;
   struct list node;
-  struct list pong_node;
   struct lws *wsi;         /* NULL until the library has it */
   struct rpc_session *rpc; /* NULL before the handshake and when the session has ended */
   int fd;                  /* the library's, once it has it */
@@ -66,22 +70,28 @@ struct ws_session {
   struct buf out;  /* a message that goes out in fragments */
   size_t out_sent; /* bytes of it */
 
+  enum ws_step step;
   bool held;           /* api/ does not want more */
-  bool ping_due;       /* at the next turn to write */
-  bool turn_due;       /* we have asked for a turn to write */
+  bool ping_due;       /* in the next turn */
+  bool turn_due;       /* a turn to write is wanted */
+  bool asked;          /* the library has asked us in this turn */
+  uint8_t own_turns;   /* in which it has not */
+  bool blocked;        /* a frame is half sent: the library copies what the socket does not take */
   bool pong_pause;     /* nothing is read until the pong is written */
   bool half_closed;    /* the client sends no more */
+  bool kill_due;       /* to be dropped without a close frame */
   bool ended;          /* api's side is over; the library may still be closing */
   bool binary;         /* the kind of the message that came last */
   unsigned close_code; /* set: at the next turn to write a close frame goes out */
   char close_reason[WS_REASON_MAX];
-  struct loop_timer timer; /* for the TCP connection's end after one that the library has found faulty */
-  struct loop_watch hangup;
+  struct loop_watch watch; /* the socket */
+  struct loop_task task;   /* turns to write, or the end */
+  struct loop_timer timer; /* for the end to come in time */
 };
 
 void ws_session_touch(struct ws_session *session); /* a sign of life; ws.c */
 
-/* Asks the library for a turn to write. */
+/* Asks for a turn to write. */
 void ws_session_ask_turn(struct ws_session *session);
 
 /* The library's events. A negative result lets it close the socket, after the close frame that was asked for. */
@@ -90,8 +100,7 @@ int ws_session_receive(struct ws_session *session, const char *bytes, size_t len
 int ws_session_writeable(struct ws_session *session);
 int ws_session_peer_closes(struct ws_session *session, size_t len); /* with a payload of so many bytes */
 void ws_session_fails(struct ws_session *session);                  /* the library has begun to close */
-void ws_session_polled(struct ws_session *session);                 /* the library has changed what it polls for */
-void ws_session_go_on(struct ws_session *session);                  /* one of `ponged` */
+void ws_session_polled(struct ws_session *session);                 /* the library wants to poll for something else */
 
 /* Asks for a close frame. What the client sends from now on is dropped. */
 void ws_session_refuse(struct ws_session *session, unsigned code, const char *reason);
