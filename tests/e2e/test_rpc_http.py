@@ -81,7 +81,7 @@ def test_batch(agent):
     assert by_id[2]["result"]["output"] == "quick\n"
     assert by_id[3]["error"]["code"] == -32601
     assert by_id[None]["error"]["code"] == -32600
-    assert any(entry["command"] == "sleep 0.2; echo slow" for entry in by_id[4]["result"])
+    assert any(entry.get("command") == "sleep 0.2; echo slow" for entry in by_id[4]["result"])
     quiet = pathlib.Path(agent.workdir, "quiet")
     wait_until(lambda: quiet.exists() and quiet.read_text() == "quiet\n", what="the notification's command")
 
