@@ -19,14 +19,15 @@ void idle_stop(struct idle *idle) {
     loop_timer_stop(idle->commands->loop, &idle->timer);
 }
 
-static uint64_t work_done(const struct commands *commands) {
-  const struct command_counts *counts = &commands->counts;
-  return counts->started + (counts->bytes[STREAM_STDOUT] + counts->bytes[STREAM_STDERR]) / BYTES_AS_ONE_COMMAND;
+static uint64_t work_done(const struct idle *idle) {
+  const struct command_counts *counts = &idle->commands->counts;
+  return idle->jobs + counts->started +
+         (counts->bytes[STREAM_STDOUT] + counts->bytes[STREAM_STDERR]) / BYTES_AS_ONE_COMMAND;
 }
 
 static void on_quiet(struct loop_timer *timer) {
   struct idle *idle = timer->arg;
-  uint64_t work = work_done(idle->commands);
+  uint64_t work = work_done(idle);
   if (idle->commands->counts.running > 0 || work < idle->work + WORTH_COMMANDS)
     return; /* the last child to end touches it again */
   idle->work = work;
@@ -36,4 +37,9 @@ static void on_quiet(struct loop_timer *timer) {
 void idle_touch(struct idle *idle) {
   struct loop *loop = idle->commands->loop;
   loop_timer_start(loop, &idle->timer, loop_now(loop) + QUIET, on_quiet, idle);
+}
+
+void idle_jobs(struct idle *idle, uint32_t jobs) {
+  idle->jobs += jobs;
+  idle_touch(idle);
 }

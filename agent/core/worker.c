@@ -23,6 +23,8 @@ struct workers {
   int64_t timeout;
   int event_fd;
   struct loop_watch watch;
+  void (*jobs_done)(void *arg, uint32_t jobs);
+  void *observer;
   uint32_t submitted[JOB_CLASSES]; /* not done yet; the loop's */
 
   pthread_mutex_t lock;
@@ -281,12 +283,21 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
   }
   pthread_mutex_unlock(&workers->lock);
 
+  uint32_t jobs = 0;
   while (!list_is_empty(&finished)) {
     struct job *job = LIST_FIRST(&finished, struct job, node);
     list_remove(&job->node);
     queue_moves_on(workers, unlink_job(workers, job));
     job->done(job, JOB_DONE);
+    jobs++;
   }
+  if (workers->jobs_done && jobs > 0)
+    workers->jobs_done(workers->observer, jobs);
+}
+
+void workers_observe(struct workers *workers, void (*jobs_done)(void *arg, uint32_t jobs), void *arg) {
+  workers->jobs_done = jobs_done;
+  workers->observer = arg;
 }
 
 /* A job can wait for a thread that is busy; without any, and without a way to start one, it would wait for nothing. */

@@ -15,6 +15,7 @@ import uuid
 
 import pytest
 from helpers.agent import SANITIZED
+from helpers.wait import wait_until
 
 IMAGES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data", "images")
 TEXT_MAX = 204800
@@ -822,3 +823,20 @@ def test_files_of_another_user(start_agent):
         }
         assert get(f"{closed}/open") == b"new"
         assert client.call_error("write", {"path": f"{closed}/new", "content": "new"}).code == -32003
+
+
+def test_memory_goes_back_after_a_burst(start_agent):
+    """Two seconds after the last job the heap is trimmed; what libmagic needed goes with the worker threads."""
+    agent = start_agent()
+    agent.http("GET", "/health")
+    base = agent.rss_kib()
+    with agent.connect() as client:
+        for name in IMAGE_TYPES:
+            client.call("read", {"path": f"{IMAGES}/{name}"})
+        path = put(f"{agent.workdir}/f", "x" * 100_000)
+        for call in [client.start("read", {"path": path}) for _ in range(200)]:
+            call.result()
+        client.call("write", {"path": path, "content": "x" * 10_000_000})
+        client.call("read", {"path": put(path, get(f"{IMAGES}/sample.png") + bytes(10_000_000))})
+    limit = 30_000 if SANITIZED else 500
+    wait_until(lambda: agent.rss_kib() <= base + limit, 20, lambda: f"{base} KiB at rest, now {agent.rss_kib()}")

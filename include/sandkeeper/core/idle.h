@@ -1,8 +1,8 @@
 /* idle.h - gives memory back when a burst of work is over.
  *
  * Work touches pages of code and leaves free memory inside the heap; neither goes back by itself. Two seconds after the
- * last child has ended, and only when there was enough work to be worth it, base/resident.h trims both. Nothing ticks:
- * the timer runs once after work. Owner: the sandbox. */
+ * last child has ended or a worker has done its last job, and only when there was enough work to be worth it,
+ * base/resident.h trims both. Nothing ticks: the timer runs once after work. Owner: the sandbox. */
 #ifndef SANDKEEPER_CORE_IDLE_H
 #define SANDKEEPER_CORE_IDLE_H
 
@@ -11,6 +11,7 @@
 struct idle {
   struct commands *commands;
   struct loop_timer timer;
+  uint64_t jobs; /* done by workers */
   uint64_t work; /* what was done when it trimmed last */
 };
 
@@ -19,5 +20,8 @@ void idle_stop(struct idle *idle);
 
 /* A child has ended: wait for the burst's end. */
 void idle_touch(struct idle *idle);
+
+/* Workers have done so many jobs. */
+void idle_jobs(struct idle *idle, uint32_t jobs);
 
 #endif

@@ -76,6 +76,9 @@ void workers_free(struct workers *workers);
  * made. */
 int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err);
 
+/* Tells, on the loop, of so many jobs done; after their done(). For core/idle.h. */
+void workers_observe(struct workers *workers, void (*jobs_done)(void *arg, uint32_t jobs), void *arg);
+
 struct worker_stats workers_stats(struct workers *workers);
 
 #endif
