@@ -34,11 +34,11 @@ def pytest_sessionstart():
         pytest.exit(f"{STATIC} is missing: scripts/build --static makes it", returncode=2)
     if shutil.which("podman") is None:
         pytest.exit("podman is missing: scripts/test container installs it", returncode=2)
-    containers.remove_all()
+    containers.remove_left_over()
 
 
 def pytest_sessionfinish():
-    containers.remove_all()
+    containers.remove_left_over()
 
 
 @pytest.fixture(scope="session")

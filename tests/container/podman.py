@@ -21,7 +21,11 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 CACHE = os.environ.get("SANDKEEPER_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sandkeeper"
 )
-LABEL = "sandkeeper-test"
+
+# Several test runs may share the store: each container says which process it belongs to, by number and start.
+_OWN = f"{os.getpid()}-{processes.started(os.getpid())}"
+_KEY = "sandkeeper-test"
+LABEL = f"{_KEY}={_OWN}"
 PORT = 4001
 
 _PODMAN = ["podman", "--root", os.path.join(CACHE, "podman"), "--runroot", "/run/sandkeeper-test-podman"]
@@ -53,11 +57,14 @@ def inspect(name, template):
     return podman("inspect", "--format", template, name).stdout.strip()
 
 
-def remove_all():
-    """Containers that an earlier run left behind."""
-    names = podman("ps", "--all", "--quiet", "--filter", f"label={LABEL}").stdout.split()
-    if names:
-        podman("rm", "--force", "--time", "0", *names)
+def remove_left_over():
+    """The containers of this run, and of runs that are no more."""
+    listed = podman("ps", "--all", "--filter", f"label={_KEY}", "--format", f'{{{{.Names}}}} {{{{index .Labels "{_KEY}"}}}}')
+    for line in listed.stdout.splitlines():
+        name, owner = line.split()
+        pid, _, started = owner.partition("-")
+        if owner == _OWN or processes.started(int(pid)) != int(started):
+            podman("rm", "--force", "--ignore", "--time", "0", name, check=False)
 
 
 class _UnixConnection(http.client.HTTPConnection):

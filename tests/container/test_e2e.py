@@ -23,7 +23,7 @@ def test_the_end_to_end_tests_against_process_1():
         exec .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q -m "not mount and not clients" $E2E_ARGUMENTS
     """
     script = f"""
-        exec 2>/run/agent/stderr
+        exec >/run/agent/stdout 2>/run/agent/stderr
         exec {STATIC} --log-format json --listen 127.0.0.1:0 --sandbox-id e2e-sandbox --workdir /work -- sh -c "$TESTS"
     """
     options = {
@@ -45,12 +45,13 @@ def test_the_end_to_end_tests_against_process_1():
             *(word for key, value in options.items() for word in ("--env", f"{key}={value}")),
             "--entrypoint", "/bin/sh", "test/e2e", "-c", script, check=False, timeout=3500,
         )  # fmt: skip
-        log = ""
-        if os.path.exists(os.path.join(directory, "stderr")):
-            with open(os.path.join(directory, "stderr"), encoding="utf-8", errors="replace") as file:
-                log = file.read()
-        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-20000:]}{done.stderr}\n{log[-4000:]}"
-        print(done.stdout[-2000:])
+        said = {}
+        for stream in ("stdout", "stderr"):
+            path = os.path.join(directory, stream)
+            if os.path.exists(path):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    said[stream] = file.read()[-20000:]
+        assert done.returncode == 0, f"exit code {done.returncode} {done.stderr}\n{said}".replace("\\n", "\n")
     finally:
         containers.podman("rm", "--force", "--ignore", "--time", "0", name, check=False)
         subprocess.run(["rm", "-rf", directory], check=False)

@@ -42,6 +42,12 @@ def stat(pid):
     }
 
 
+def started(pid):
+    """Clock ticks since boot at its start: with the number it names a process for good. 0 when it is gone."""
+    text = _read(pid, "stat")
+    return int(text[text.rindex(b")") + 2 :].split()[19]) if text else 0
+
+
 def is_alive(pid):
     """Runs or sleeps: neither gone nor a zombie."""
     found = stat(pid)
