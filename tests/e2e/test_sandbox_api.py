@@ -107,6 +107,9 @@ def test_odd_ids(start_agent, sandbox_id):
     assert box.start().data["status"] == "active"
     assert box.create().data["sandbox"]["id"] == sandbox_id
     assert box.list().data["items"][0]["id"] == sandbox_id
+    for plural in (False, True):
+        with box.agent.connect(box.path("/connect", plural)) as client:
+            assert client.exec("echo $SANDBOX_ID")["output"] == f"{sandbox_id}\n"
 
 
 # Claiming it

@@ -34,6 +34,24 @@ def start_stubborn(client):
     return call
 
 
+@pytest.fixture
+def patient(start_agent):
+    """An agent that waits long before it kills."""
+    return Control(start_agent("--sandbox-id", "box", "--grace", "60s"))
+
+
+def start_unhurried(client):
+    """A command that ignores SIGTERM and ends after let_go()."""
+    call = client.start_exec("trap '' TERM; echo begun; while [ ! -e go ]; do sleep 0.02; done")
+    call.wait_for_text("begun")
+    return call
+
+
+def let_go(box):
+    with open(f"{box.agent.workdir}/go", "w", encoding="utf-8"):
+        pass
+
+
 # Stop
 
 
@@ -134,21 +152,24 @@ def test_a_reader_that_stands_still_does_not_hold_the_stop(box):
         assert client.call("exec_list")[0]["state"] == "finished"
 
 
-def test_client_that_leaves_does_not_stop_the_stop(box):
-    with box.agent.connect() as client:
-        start_stubborn(client)
+def test_client_that_leaves_does_not_stop_the_stop(patient):
+    with patient.agent.connect() as client:
+        start_unhurried(client)
         with pytest.raises(TimeoutError):
-            box.post("stop", {}, timeout=0.2)
-        wait_until(lambda: box.info()["status"] == "stopped", what="the stop to be done")
-        assert gone(box)
+            patient.post("stop", {}, timeout=0.2)
+        assert patient.info()["status"] == "stopping"
+        let_go(patient)
+        wait_until(lambda: patient.info()["status"] == "stopped", what="the stop to be done")
+        assert gone(patient)
 
 
-def test_status_while_it_stops(box):
-    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client)
-        stop = pool.submit(box.stop)
-        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
+def test_status_while_it_stops(patient):
+    with patient.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_unhurried(client)
+        stop = pool.submit(patient.stop)
+        wait_until(lambda: patient.info()["status"] == "stopping", what="the status stopping")
         assert client.call_error("exec", {"command": "true"}).code == -32009
+        let_go(patient)
         assert stop.result().data["status"] == "stopped"
 
 
@@ -285,22 +306,22 @@ def test_delete_while_output_is_unread(box):
     box.agent.check_ended()
 
 
-def test_while_it_is_being_destroyed(start_agent):
-    box = Control(start_agent("--sandbox-id", "box", "--grace", "3s"))
-    with box.agent.connect() as client:
-        start_stubborn(client)
-        assert box.delete().data["status"] == "destroying"
-        assert box.delete().data["status"] == "destroying"
-        assert box.info()["status"] == "destroying"
-        status, _, health = box.agent.http("GET", "/health")
+def test_while_it_is_being_destroyed(patient):
+    with patient.agent.connect() as client:
+        start_unhurried(client)
+        assert patient.delete().data["status"] == "destroying"
+        assert patient.delete().data["status"] == "destroying"
+        assert patient.info()["status"] == "destroying"
+        status, _, health = patient.agent.http("GET", "/health")
         assert status == 503 and json.loads(health)["status"] == "stopping"
-        for call in (box.stop, box.start, box.restart, box.extend, box.create, box.configure):
+        for call in (patient.stop, patient.start, patient.restart, patient.extend, patient.create, patient.configure):
             call().fails(409, "destroyed")
-        box.update(payloads=[]).fails(409, "destroyed")
+        patient.update(payloads=[]).fails(409, "destroyed")
         assert client.call_error("exec", {"command": "true"}).code == -32009
-        assert box.list(status="destroying").data["pagination"]["total"] == 1
-    box.agent.check_ended()
-    assert gone(box)
+        assert patient.list(status="destroying").data["pagination"]["total"] == 1
+        let_go(patient)
+    patient.agent.check_ended()
+    assert gone(patient)
 
 
 def test_delete_of_a_stopped_one(box):
@@ -309,31 +330,33 @@ def test_delete_of_a_stopped_one(box):
     box.agent.check_ended()
 
 
-def test_delete_while_it_stops(box):
-    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client)
-        stop = pool.submit(box.stop)
-        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
-        assert box.delete().data["status"] == "destroying"
+def test_delete_while_it_stops(patient):
+    with patient.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_unhurried(client)
+        stop = pool.submit(patient.stop)
+        wait_until(lambda: patient.info()["status"] == "stopping", what="the status stopping")
+        assert patient.delete().data["status"] == "destroying"
+        let_go(patient)
         assert stop.result().data["status"] == "destroying"
-    box.agent.check_ended()
+    patient.agent.check_ended()
 
 
-def test_term_while_it_stops(box):
+def test_term_while_it_stops(patient):
     """SIGTERM goes ahead of a stop under way."""
     import signal
 
-    with box.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        start_stubborn(client)
-        stop = pool.submit(box.post, "stop")
-        wait_until(lambda: box.info()["status"] == "stopping", what="the status stopping")
-        box.agent.signal(signal.SIGTERM)
-        box.agent.check_ended()
+    with patient.agent.connect() as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        start_unhurried(client)
+        stop = pool.submit(patient.post, "stop")
+        wait_until(lambda: patient.info()["status"] == "stopping", what="the status stopping")
+        patient.agent.signal(signal.SIGTERM)
+        let_go(patient)
+        patient.agent.check_ended()
         try:
             stop.result()
         except OSError:
             pass  # it may be told, or cut off
-    assert gone(box)
+    assert gone(patient)
 
 
 # Expiry
@@ -372,9 +395,9 @@ def test_extend_moves_the_end(start_agent):
 
 
 def test_ttl_hours_go_before_the_option(start_agent):
-    box = Control(start_agent("--sandbox-id", "box", "--ttl", "1s"))
-    box.create("ann", ttl_hours=1)
-    time.sleep(1.2)  # what must not happen would have happened by now
+    box = Control(start_agent("--sandbox-id", "box", "--ttl", "2s"))
+    box.create("ann", ttl_hours=1).data
+    start_agent("--ttl", "2s").check_ended()  # started later, and over
     assert box.info()["status"] == "active"
 
 
