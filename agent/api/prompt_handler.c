@@ -15,6 +15,9 @@
 /* Taken from the log at once: a piece of blank lines becomes thirty times as many bytes of events. */
 #define PIECE_MAX (16u * 1024u)
 
+/* Lines of stderr that are offered to the log in one turn: it would leave the rest out anyway, but slowly. */
+#define LOG_LINES_PER_TURN 64
+
 /* Nothing can come any more from a handler that has closed its stdout, but its exit code. */
 #define CLOSED_PATIENCE (2 * CLOCK_SECOND)
 
@@ -25,12 +28,14 @@ static struct loop *loop_of(const struct prompt *prompt) {
 /* ---- stderr ---- */
 
 static void log_line(struct prompt *prompt) {
-  if (prompt->stderr_line_len == 0)
-    return;
-  char line[PROMPT_STDERR_LINE + 1];
-  memcpy(line, prompt->stderr_line, prompt->stderr_line_len);
-  line[prompt->stderr_line_len] = '\0';
+  size_t len = prompt->stderr_line_len;
   prompt->stderr_line_len = 0;
+  if (len == 0 || prompt->log_lines == LOG_LINES_PER_TURN)
+    return;
+  prompt->log_lines++;
+  char line[PROMPT_STDERR_LINE + 1];
+  memcpy(line, prompt->stderr_line, len);
+  line[len] = '\0';
   LOG(LOG_INFO, "prompt", "handler says", LOG_S("text", line));
 }
 
@@ -139,6 +144,7 @@ static void tell_gap(struct prompt *prompt, const struct reader_piece *gap) {
 
 static int fill(struct prompt *prompt) {
   struct reader_piece piece;
+  prompt->log_lines = 0;
   while (prompt->pending.len < PROMPT_FILL && !prompt->pending.failed) {
     switch (reader_next(&prompt->reader, PIECE_MAX, &piece)) {
     case READER_DATA:

@@ -332,6 +332,22 @@ def test_the_last_4_kib_of_stderr(ask):
     assert len(ask.agent.events("prompt", "handler says")) < 200
 
 
+def test_complaints_for_ever_hold_up_nobody(start_agent):
+    agent = start_agent("--prompt-handler", "echo '{\"type\":\"on\"}'; exec yes >&2")
+    puck = PuckReader(agent.port)
+    assert next(puck.start("hi").events()) == {"type": "on"}
+    slowest = 0
+    for _ in range(100):
+        began = time.monotonic()
+        assert agent.health()["status"] == "ok"
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 1
+    assert len(agent.log_text()) < 64 * 1024
+    puck.response.close()
+    puck.close()
+    wait_until(lambda: not agent.left_over(), what="the handler to be gone")
+
+
 def test_failure_after_done(ask):
     events = ask("""echo '{"type":"done"}'; exit 1""")
     assert [event["type"] for event in events] == ["done", "error", "done"]

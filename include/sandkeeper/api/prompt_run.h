@@ -52,6 +52,7 @@ struct prompt {
   size_t tail_len;
   char stderr_line[PROMPT_STDERR_LINE]; /* for the log */
   size_t stderr_line_len;
+  unsigned log_lines; /* in this turn */
 };
 
 struct prompt_source {
