@@ -1,5 +1,7 @@
 #include "sandkeeper/api/file_job.h"
 
+#include "sandkeeper/core/files_cancel.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
@@ -15,7 +17,9 @@ static void free_file(struct job *job) {
 
 static void work(struct job *job) {
   struct file_job *file = (struct file_job *)job;
+  files_cancel_watch(&file->given_up);
   file->status = file->run(file, &file->out, &file->error);
+  files_cancel_watch(NULL);
 }
 
 static void ended(struct call *call) {
@@ -37,6 +41,8 @@ static struct call *let_go(struct file_job *file) {
 static void done(struct job *job, enum job_end end) {
   struct file_job *file = (struct file_job *)job;
   struct call *call = let_go(file);
+  if (end == JOB_TIMED_OUT)
+    atomic_store(&file->given_up, true);
   if (call && end == JOB_TIMED_OUT) {
     struct error error = ERROR_INIT;
     file_timed_out(&error, job, call->method, file->path, call->api->sandbox->options.file_timeout);

@@ -3,6 +3,7 @@
 #include "sandkeeper/api/api.h"
 #include "sandkeeper/api/file_job.h"
 #include "sandkeeper/api/files_route.h"
+#include "sandkeeper/core/files_cancel.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -25,6 +26,7 @@ struct put_job {
   struct files_upload *upload;
   struct buf bytes; /* to be written */
   struct files_written written;
+  atomic_bool given_up;
   int status;
   struct error error;
 };
@@ -54,6 +56,7 @@ static void end_upload(struct put_job *job) {
 
 static void work(struct job *job) {
   struct put_job *put = (struct put_job *)job;
+  files_cancel_watch(&put->given_up);
   put->status = 0;
   switch (put->step) {
   case PUT_BEGIN:
@@ -73,6 +76,7 @@ static void work(struct job *job) {
   }
   if (put->status < 0)
     end_upload(put);
+  files_cancel_watch(NULL);
 }
 
 /* ---- on the loop ---- */
@@ -124,6 +128,8 @@ static void done(struct job *job, enum job_end end) {
   struct put_job *work_done = (struct put_job *)job;
   struct put *put = work_done->put;
   if (!put) {
+    if (end == JOB_TIMED_OUT)
+      atomic_store(&work_done->given_up, true);
     if (end == JOB_DONE && work_done->step != PUT_ABORT)
       discard(work_done, job->workers);
     else if (end == JOB_DONE)
@@ -134,6 +140,7 @@ static void done(struct job *job, enum job_end end) {
   if (end == JOB_TIMED_OUT) {
     struct error error = ERROR_INIT;
     work_done->put = NULL;
+    atomic_store(&work_done->given_up, true);
     file_timed_out(&error, job, "PUT", work_done->path, put->x->api->sandbox->options.file_timeout);
     fail(put, &error);
     return;

@@ -6,6 +6,7 @@
 #include "sandkeeper/api/file_ahead.h"
 #include "sandkeeper/api/file_job.h"
 #include "sandkeeper/api/http_range.h"
+#include "sandkeeper/core/files_cancel.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,6 +24,7 @@ struct file_request {
   bool recursive;
   struct files_source source;
   struct image_type type;
+  atomic_bool given_up;
   int status;
   struct error error;
 };
@@ -242,11 +244,15 @@ void files_get_handle(struct exchange *x) {
 
 static void delete_work(struct job *job) {
   struct file_request *request = (struct file_request *)job;
+  files_cancel_watch(&request->given_up);
   request->status = files_remove(request->path, request->recursive, &request->error);
+  files_cancel_watch(NULL);
 }
 
 static void delete_done(struct job *job, enum job_end end) {
   struct file_request *request = (struct file_request *)job;
+  if (end == JOB_TIMED_OUT)
+    atomic_store(&request->given_up, true);
   struct exchange *x = let_go(request);
   if (x && end == JOB_TIMED_OUT)
     fail_late(x, request);

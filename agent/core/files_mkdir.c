@@ -1,9 +1,14 @@
 #include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_cancel.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+static int make(const char *path) {
+  return files_cancelled() ? -1 : mkdir(path, 0777);
+}
 
 static bool is_directory(const char *path) {
   struct stat st;
@@ -37,25 +42,25 @@ static int make_parents(const char *path, char *part, struct error *err) {
   int status = -1;
   errno = ENOENT;
   while (status < 0 && errno == ENOENT && cut(part))
-    status = mkdir(part, 0777);
+    status = make(part);
   while (status == 0 || errno == EEXIST) {
     extend(part, full);
     if (strlen(part) == full)
       return 0;
-    status = mkdir(part, 0777);
+    status = make(part);
   }
   return error_set_errno(err, errno, "cannot make the directory %s", path);
 }
 
 int files_mkdir(const char *path, const mode_t *mode, struct error *err) {
-  int status = mkdir(path, 0777);
+  int status = make(path);
   if (status < 0 && errno == ENOENT) {
     cleanup_free char *part = strdup(path);
     if (!part)
       return error_set_errno(err, ENOMEM, "cannot make the directory %s", path);
     if (make_parents(path, part, err) < 0)
       return -1;
-    status = mkdir(path, 0777);
+    status = make(path);
   }
   if (status < 0 && errno == EEXIST)
     return is_directory(path) ? 0

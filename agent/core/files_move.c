@@ -1,5 +1,6 @@
 #include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_keep.h"
 
 #include <errno.h>
@@ -101,12 +102,14 @@ static int move_across(const char *source, const char *destination, bool overwri
   if (exists && (!S_ISREG(there.st_mode) || S_ISLNK(st.st_mode)) && unlink(destination) < 0)
     return fail(errno, source, destination, err);
   int status = S_ISLNK(st.st_mode) ? copy_link(source, destination, err) : move_file(source, destination, err);
-  if (status == 0 && unlink(source) < 0)
+  if (status == 0 && (files_cancelled() || unlink(source) < 0))
     return fail(errno, source, destination, err);
   return status;
 }
 
 int files_move(const char *source, const char *destination, bool overwrite, struct error *err) {
+  if (files_cancelled())
+    return fail(errno, source, destination, err);
   int status = overwrite ? rename(source, destination) : rename_fresh(source, destination);
   if (status == 0)
     return 0;

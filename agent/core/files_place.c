@@ -1,6 +1,7 @@
 #include "sandkeeper/core/files_place.h"
 
 #include "sandkeeper/base/fdutil.h"
+#include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_lock.h"
 
 #include <errno.h>
@@ -14,6 +15,8 @@
 #define PIECE 65536
 
 int files_place_open(const char *path, const struct files_target *target, bool append, struct error *err) {
+  if (files_cancelled())
+    return error_set_errno(err, errno, "cannot write %s", path);
   int flags = O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (append ? O_APPEND : 0);
   int fd;
   if (target->direct)
@@ -32,6 +35,8 @@ int files_place_open(const char *path, const struct files_target *target, bool a
 int files_place_stream(int fd, const char *path, const void *bytes, size_t len, struct error *err) {
   size_t done = 0;
   while (done < len) {
+    if (files_cancelled())
+      return error_set_errno(err, errno, "cannot write %s", path);
     ssize_t n = write(fd, (const char *)bytes + done, len - done);
     if (n >= 0) {
       done += (size_t)n;
@@ -110,6 +115,8 @@ static int write_regular(int fd, const char *path, const struct files_bytes *con
                          struct error *err) {
   struct stat st;
   if (fstat(fd, &st) < 0)
+    return error_set_errno(err, errno, "cannot write %s", path);
+  if (files_cancelled())
     return error_set_errno(err, errno, "cannot write %s", path);
   uint64_t size = (uint64_t)st.st_size;
   uint64_t len = content->bytes ? content->len : content->fd_len;

@@ -1,5 +1,6 @@
 #include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_path.h"
 #include "sandkeeper/core/files_temp.h"
 
@@ -34,6 +35,8 @@ static int lift(const struct removal *removal, int dir, const char *name) {
 static int empty(const struct removal *removal, int dir, int depth, struct error *err);
 
 static int remove_entry(const struct removal *removal, int dir, const char *name, int depth, struct error *err) {
+  if (files_cancelled())
+    return fail(removal, name, err);
   if (unlinkat(dir, name, 0) == 0 || errno == ENOENT)
     return 0;
   /* Linux says EISDIR; POSIX and some file systems say EPERM, as they do for what may not be removed. */
@@ -103,6 +106,8 @@ static int refuse(const char *path, struct error *err) {
 int files_remove(const char *path, bool recursive, struct error *err) {
   if (refuse(path, err) < 0)
     return -1;
+  if (files_cancelled())
+    return error_set_errno(err, errno, "cannot remove %s", path);
   if (unlink(path) == 0)
     return 0;
   int number = errno;

@@ -1,6 +1,7 @@
 #include "sandkeeper/core/files_temp.h"
 
 #include "sandkeeper/base/fdutil.h"
+#include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_leftovers.h"
 
 #include <errno.h>
@@ -99,7 +100,7 @@ int files_temp_open_anonymous(struct files_temp *temp, int dir) {
 
 /* Renames the file's own name over the target's. */
 static int replace(struct files_temp *temp, const char *name) {
-  if (renameat(temp->dir, temp->name, temp->dir, name) < 0)
+  if (files_cancelled() || renameat(temp->dir, temp->name, temp->dir, name) < 0)
     return -1;
   temp->named = false;
   forget(temp);
@@ -107,6 +108,8 @@ static int replace(struct files_temp *temp, const char *name) {
 }
 
 int files_temp_install(struct files_temp *temp, const char *name, bool fresh) {
+  if (files_cancelled())
+    return -1;
   if (temp->named)
     return replace(temp, name);
   if (fresh) {

@@ -35,11 +35,14 @@ class HangingMount:
     def __getitem__(self, name):
         return f"{self.path}/{name}"
 
-    def release(self):
+    def unmount(self):
         """Ends what hangs: with its program gone the kernel answers every request with an error."""
         self.process.kill()
         self.process.wait()
         subprocess.run(["umount", "--lazy", self.path], check=False, stderr=subprocess.DEVNULL)
+
+    def release(self):
+        self.unmount()
         os.rmdir(self.path)
 
 
@@ -140,6 +143,28 @@ def test_eight_threads_are_written_off_and_come_back(slow_agent, hanging):
         hanging.release()
         wait_until(lambda: "result" in client.start("stat", {"path": "/"}).wait(), 10, "the threads to come back")
         assert client.call("write", {"path": "f", "content": "x"}) == {"bytes_written": 1}
+
+
+def written_off(agent):
+    metrics = agent.http("GET", "/metrics")[2].decode()
+    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith("sandkeeper_workers_written_off "))
+
+
+def test_what_was_given_up_changes_nothing(slow_agent, hanging):
+    """The threads come back when the mount is gone, and find an ordinary directory in its place."""
+    with slow_agent.connect() as client:
+        calls = [
+            client.start("write", {"path": hanging["dir/stat/new"], "content": "late"}),
+            client.start("mkdir", {"path": hanging["dir/stat/new/deep"]}),
+            client.start("move", {"source": "/proc/version", "destination": hanging["dir/stat/moved"]}),
+        ]
+        for call in calls:
+            assert call.error().code == -32002
+        assert slow_agent.http("PUT", url(hanging["dir/stat/put"]), body=b"late")[0] == 504
+        assert written_off(slow_agent) == 4
+        hanging.unmount()
+        wait_until(lambda: written_off(slow_agent) == 0, 10, "the threads to come back")
+        assert os.listdir(hanging.path) == []
 
 
 def test_a_client_that_leaves(slow_agent, hanging):

@@ -1,5 +1,6 @@
 /* files_write and files_upload: a write loses nothing, and keeps what the old file had. */
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_leftovers.h"
 
 #include "scratch.h"
@@ -409,6 +410,37 @@ static void end(void) {
   scratch_end();
 }
 
+/* What was given up changes nothing. */
+START_TEST(test_given_up) {
+  atomic_bool given_up = false;
+  put(at("f"), "old");
+  put(at("linked"), "old");
+  REQUIRE(link(at("linked"), at("twin")) == 0 && mkdir(at("d"), 0755) == 0);
+  struct files_upload *upload = files_upload_begin(at("f"), &plain, &err);
+  REQUIRE(upload && files_upload_bytes(upload, "new", 3, &err) == 0);
+  files_cancel_watch(&given_up);
+  write_it(at("f"), "newer", &plain);
+  given_up = true;
+  static const char *const paths[] = {"f", "linked", "new", "a/b/c"};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    require_error(at("%s", paths[i]), ERROR_IO);
+    ck_assert_int_eq(err.number, ECANCELED);
+  }
+  REQUIRE(files_upload_commit(upload, &written, &err) == -1 && err.number == ECANCELED);
+  REQUIRE(files_mkdir(at("x/y"), NULL, &err) == -1 && err.number == ECANCELED);
+  REQUIRE(files_remove(at("d"), true, &err) == -1 && err.number == ECANCELED);
+  REQUIRE(files_move(at("f"), at("g"), true, &err) == -1 && err.number == ECANCELED);
+  struct files_edited edited;
+  REQUIRE(files_edit(at("f"), "newer", 5, "x", 1, false, &edited, &err) == -1 && err.number == ECANCELED);
+  files_cancel_watch(NULL);
+  files_upload_free(upload);
+  require_content(at("f"), "newer");
+  require_content(at("linked"), "old");
+  ck_assert_int_eq(count_entries(scratch), 4);
+  write_it(at("f"), "newest", &plain);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("files_write");
   TCase *tests = tcase_create("all");
@@ -429,6 +461,7 @@ int main(void) {
   tcase_add_test(tests, test_kernel_file);
   tcase_add_test(tests, test_upload);
   tcase_add_loop_test(tests, test_two_writers, 0, 2);
+  tcase_add_test(tests, test_given_up);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include "sandkeeper/core/files.h"
 
 #include <json-c/json_object.h>
+#include <stdatomic.h>
 
 struct file_job {
   struct job job;
@@ -28,6 +29,8 @@ struct file_job {
   size_t limit;
   struct files_write_how how;
   bool flag; /* replace_all, recursive, overwrite */
+
+  atomic_bool given_up; /* it came back too late to change anything */
 
   /* The outcome. */
   int status;

@@ -12,7 +12,10 @@
  *
  * Threads should have SIGPIPE and SIGXFSZ blocked or ignored; the agent blocks all signals but the synchronous ones.
  *
- * Globals: the table of inodes that are being changed in place (files_lock.c), and libmagic's key (image_type.h). */
+ * What a worker gives up changes nothing any more: files_cancel.h.
+ *
+ * Globals: the table of inodes that are being changed in place (files_lock.h), the record of temporary files
+ * (files_leftovers.h), each thread's flag (files_cancel.h), and libmagic's key (image_type.h). */
 #ifndef SANDKEEPER_CORE_FILES_H
 #define SANDKEEPER_CORE_FILES_H
 
