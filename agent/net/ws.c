@@ -29,7 +29,6 @@
 
 #define PING_AFTER (20 * CLOCK_SECOND)
 #define DROP_AFTER (20 * CLOCK_SECOND)
-#define HEAD_SECONDS 5
 
 /* One in so many descriptors is left to the rest of the agent. */
 #define FD_RESERVED_PART 8
@@ -220,12 +219,21 @@ void ws_adopt(struct ws *ws, int fd, const struct upgrade *upgrade, const char *
                      session->key);
   ws->n_sessions++;
   ws->born = session;
+  ws->served = session;
+  session->fd = fd; /* the library's now, whatever happens */
   set_tcp_timeout(ws, fd);
-  lws_adopt_socket_vhost_readbuf(ws->vhost, fd, head, (size_t)len); /* whatever happens, it closes fd */
-  if (ws->born) {                                                   /* it never came so far as to tell us of it */
+  lws_adopt_socket_vhost_readbuf(ws->vhost, fd, head, (size_t)len);
+  if (ws->born) { /* it never came so far as to tell us of it */
     ws->born = NULL;
     session_gone(session);
   }
+  if (!ws->served)
+    return;
+  ws->served = NULL;
+  if (session->watch.fd < 0) /* without memory it puts the handshake off */
+    ws_session_kill(session);
+  else if (session->turn_due)
+    ws_session_ask_turn(session);
 }
 
 /* ---- the library's events ---- */
@@ -257,7 +265,6 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
   case LWS_CALLBACK_ESTABLISHED:
     free(session->protocol);
     session->protocol = NULL;
-    session->fd = lws_get_socket_fd(session->wsi);
     int opened = ws_session_opened(session);
     ws_session_touch(session);
     if (!loop_timer_is_started(&ws->ping_timer))
@@ -286,8 +293,6 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
   }
 }
 
-/* The library asks for the thread's number whenever it has changed what it polls a socket for; that it is asked is what
- * we want to know. */
 static void on_poll_change(struct ws_session *session) {
   if (session && session->ws->inside == 0) {
     session->ws->inside++;
@@ -363,7 +368,6 @@ static struct lws_context *create_context(struct ws *ws) {
       .pt_serv_buf_size = SERVICE_SIZE,
       .max_http_header_pool = 4,
       .max_http_header_data = 1024,
-      .timeout_secs = HEAD_SECONDS,
       .protocols = protocols,
       .retry_and_idle_policy = &no_pings,
       .user = ws,
@@ -420,7 +424,7 @@ struct ws *ws_new(struct loop *loop, const struct net_options *options, struct a
     ws_free(ws);
     return NULL;
   }
-  /* What it leaves for its first turns. A negative time is none. */
+  /* What it leaves for the first turns of its own loop, which is never run again. A negative time is none. */
   for (int i = 0; i < 3; i++)
     lws_service(ws->context, -1);
   fd_cloexec_from(3); /* it opens its own without */

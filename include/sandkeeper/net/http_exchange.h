@@ -1,5 +1,5 @@
-/* http_exchange.h - inside net/: what http.c (the server and its connections) and http_exchange.c (one request and its
- * answer) share. Nobody else includes it.
+/* http_exchange.h - inside net/: what http.c (the server and its connections), http_exchange.c (one request, as the
+ * library carries it), http_judge.c (its head) and http_answer.c (its answer) share. Nobody else includes it.
  *
  * How libmicrohttpd 0.9.75 calls us, read from its source:
  *   - The handler is called when the head is there, then for each piece of body, then once more. An answer queued in
@@ -60,6 +60,65 @@ void http_body_came(struct http_connection *connection, size_t len);
 void http_expect_nothing(struct http_connection *connection);
 void http_cut(struct http_connection *connection, const char *why); /* ends it from our side */
 
+/* How far a request is. */
+enum http_phase {
+  HTTP_PHASE_NEW,      /* the head is not whole */
+  HTTP_PHASE_HEAD,     /* the head has been judged; the body is not asked for yet */
+  HTTP_PHASE_BODY,     /* the body comes in; without one this phase is passed at once */
+  HTTP_PHASE_COMPLETE, /* the request is whole; the answer is awaited or under way */
+};
+
+/* A query value, decoded. */
+struct http_decoded {
+  struct http_decoded *next;
+  size_t len;
+  char text[];
+};
+
+struct http_exchange {
+  struct exchange public; /* must be first: routes hand it back */
+  struct http *http;
+  struct http_connection *link;
+  struct MHD_Connection *connection;
+  int64_t started;
+
+  char *target, *path; /* the request's, as sent; and its path alone */
+  struct http_head head;
+  const struct route *route;
+  struct http_decoded *decoded;
+  enum http_phase phase;
+
+  struct buf body;   /* of a buffered route */
+  uint64_t received; /* bytes of body taken */
+  uint64_t dropped;  /* bytes of it that came after an early answer */
+  bool held;         /* the route does not want the body yet */
+  bool dropping;     /* the rest of the body is of no interest */
+
+  bool answered;
+  bool close_early; /* answer at once, and let the library close the connection */
+  unsigned status;
+  struct MHD_Response *response; /* until it is queued */
+  struct buf headers;            /* of the answer: name NUL value NUL ... */
+  struct buf answer;             /* its whole body */
+
+  int (*pull)(struct exchange *x, struct buf *out); /* its streamed body */
+  struct buf piece;
+  size_t piece_sent;
+  bool ended;
+
+  int file; /* its body is this file, owned by the response; -1 */
+  uint64_t file_end;
+
+  bool suspended;
+  bool woken; /* http_exchange_resume() came while not suspended */
+  bool client_left;
+  struct loop_watch hangup;
+};
+
+static inline struct http_exchange *http_exchange_of(struct exchange *x) {
+  return (struct http_exchange *)(void *)x;
+}
+
 /* Made as soon as the request line is there. NULL without memory. */
 struct http_exchange *http_exchange_new(struct http_connection *link, struct MHD_Connection *connection,
                                         const char *target);
@@ -67,6 +126,18 @@ struct http_exchange *http_exchange_new(struct http_connection *link, struct MHD
 /* The library's handler call; the result is its MHD_YES (1) or MHD_NO (0). */
 int http_exchange_continue(struct http_exchange *x, const char *method, const char *version, const char *bytes,
                            size_t *len);
+
+/* Nothing can be done before somebody calls http_exchange_resume(), or the client leaves. Only from inside a call of
+ * the library. */
+void http_exchange_suspend(struct http_exchange *x);
+void http_exchange_resume(struct http_exchange *x); /* fine when not suspended: x->woken tells then */
+
+/* http_answer.c: what routes call. */
+extern const struct exchange_ops http_exchange_ops;
+void http_answer_watch_file(struct http_exchange *x); /* from the moment it is being sent */
+
+/* http_judge.c: reads the head, and finds the route or answers what is no route's business. */
+void http_exchange_judge(struct http_exchange *x, const char *method, const char *version);
 
 /* The server ends: the client is treated as gone. */
 void http_exchange_abandon(struct http_exchange *x);

@@ -1,4 +1,4 @@
-/* ws.h - WebSocket sessions: libwebsockets, and the outermost wait of the program.
+/* ws.h - WebSocket sessions: libwebsockets, driven from our loop.
  *
  * A session is one client's JSON-RPC session (api/rpc.h) on one socket. It owns no buffer while nothing is half
  * received or half sent.
@@ -34,11 +34,11 @@ void ws_free(struct ws *ws);
 /* True while one more session fits and the descriptor is in the range that libwebsockets can handle. */
 bool ws_has_room(const struct ws *ws, int fd);
 
-/* Takes a socket whose request has been read and found right. Nothing happens before the caller has returned to
- * ws_run(). */
+/* Takes a socket whose request has been read and found right, and answers the handshake. Not from inside a callback of
+ * a session (api/peer.h, api/rpc.h). */
 void ws_adopt(struct ws *ws, int fd, const struct upgrade *upgrade, const char *peer_address);
 
-/* Waits for and handles everything, the loop included, until ws_stop(). */
+/* Runs the loop until ws_stop(). */
 void ws_run(struct ws *ws);
 void ws_stop(struct ws *ws);
 
