@@ -151,7 +151,7 @@ static void session_free(struct ws_session *session) {
   ws_session_end(session);
   if (ws->served == session)
     ws->served = NULL;
-  loop_watch_stop(ws->loop, &session->watch); /* the descriptor is closed by now; none has taken its number yet */
+  loop_watch_stop(ws->loop, &session->watch);
   loop_task_cancel(&session->task);
   loop_timer_stop(ws->loop, &session->timer);
   free(session->protocol);
@@ -283,6 +283,9 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
     ws_session_fails(session);
     return 0;
   case LWS_CALLBACK_CLOSED:
+    /* Before the descriptor is closed: a child between clone and exec has a copy of it, and the closing alone would leave
+     * it in the epoll instance, with a pointer to a session that is gone. */
+    loop_watch_stop(ws->loop, &session->watch);
     ws_session_end(session);
     return 0;
   case LWS_CALLBACK_WSI_DESTROY:
