@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* One line of the process table. */
@@ -211,6 +212,15 @@ static void send_signal(const struct proc_id *id, int signal) {
     syscall(SYS_pidfd_send_signal, pidfd, SIGCONT, NULL, 0);
 }
 
+/* Known without /proc too, and then nothing of ours is left: whatever lost its parent has become our child. */
+static bool has_no_child(void) {
+  siginfo_t info;
+  int number = errno;
+  bool none = waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD;
+  errno = number;
+  return none;
+}
+
 int proc_tree_scan(struct proc_tree *tree, int signal) {
   struct table table = {0};
   int status = read_table(&table);
@@ -227,5 +237,7 @@ int proc_tree_scan(struct proc_tree *tree, int signal) {
       if (!has_got(tree, tree->members[i].group, signal))
         send_signal(&tree->members[i], signal);
   errno = number;
-  return status < 0 ? -1 : (int)tree->n_members;
+  if (status == 0)
+    return (int)tree->n_members;
+  return tree->own_children && has_no_child() ? 0 : -1;
 }

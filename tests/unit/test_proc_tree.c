@@ -231,6 +231,24 @@ START_TEST(test_never_ourselves) {
 }
 END_TEST
 
+/* No /proc: nothing can be told, but that there is nothing. */
+START_TEST(test_without_proc) {
+  if (geteuid() != 0)
+    return;
+  pid_t pid = start("exec sleep 100 >&-", mark);
+  struct proc_tree tree = tree_of(mark, false);
+  ck_assert_int_eq(proc_tree_scan(&tree, 0), 1);
+  ck_assert_int_eq(chroot("/dev"), 0);
+  tree.own_children = true;
+  ck_assert_int_eq(proc_tree_scan(&tree, 0), -1);
+  end(pid);
+  ck_assert_int_eq(proc_tree_scan(&tree, 0), 0);
+  tree.own_children = false;
+  ck_assert_int_eq(proc_tree_scan(&tree, 0), -1);
+  proc_tree_free(&tree);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("proc_tree");
   TCase *tcase = tcase_create("proc_tree");
@@ -245,6 +263,7 @@ int main(void) {
   tcase_add_test(tcase, test_signals_reach_stopped_ones);
   tcase_add_test(tcase, test_signaled_groups);
   tcase_add_test(tcase, test_never_ourselves);
+  tcase_add_test(tcase, test_without_proc);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);
