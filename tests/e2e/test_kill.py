@@ -27,6 +27,8 @@ def start(client, command, **params):
 )  # fmt: skip
 def test_signals_by_name_and_number(client, name, number):
     call, cmd_id = start(client, "ulimit -c 0; echo ready; exec sleep 600")
+    pid = call.wait_for("exec.start")["pid"]
+    wait_until(lambda: processes.cmdline(pid) == ["sleep", "600"])  # bash itself ignores some of them
     assert client.call("kill", {"cmd_id": cmd_id, "signal": name}) == {"signaled": True}
     result = call.result()
     assert result["exit_code"] == 128 + number
