@@ -314,6 +314,11 @@ int ws_session_receive(struct ws_session *session, const char *bytes, size_t len
     ws_session_refuse(session, LWS_CLOSE_STATUS_UNACCEPTABLE_OPCODE, "only text messages are taken");
     return 0;
   }
+  /* Built without extensions, as for the static agent, the library lets the first reserved bit through. */
+  if (lws_get_reserved_bits(wsi)) {
+    ws_session_refuse(session, LWS_CLOSE_STATUS_PROTOCOL_ERR, "reserved bits are set");
+    return 0;
+  }
   size_t announced = lws_remaining_packet_payload(wsi);
   size_t limit = session->ws->options->max_message;
   if (announced > limit || session->in.len + len > limit - announced)
