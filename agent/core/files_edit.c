@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPTS 16 /* other programs may change the file between our look and our write */
+/* Each failed attempt means that somebody else's change went through. Eight of our own at once, each with many edits of
+ * one file, pass this only when luck never comes: with 10 it happened. */
+#define ATTEMPTS 1000
 
 struct text {
   const char *bytes;
