@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Each failed attempt means that somebody else's change went through. Eight of our own at once, each with many edits of
- * one file, pass this only when luck never comes: with 10 it happened. */
+ * one file, pass this only when luck never comes: with 16 it happened. */
 #define ATTEMPTS 1000
 
 struct text {
