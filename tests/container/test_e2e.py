@@ -16,22 +16,27 @@ from conftest import STATIC
 def test_the_end_to_end_tests_against_process_1():
     directory = tempfile.mkdtemp(prefix="sandkeeper-container-")
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # The agent hands no SANDKEEPER_ variable of its own on to its command.
+    # The agent hands no SANDKEEPER_ variable of its own on to its command, but SANDBOX_ID, which the tests would hand on.
+    # Left out is what needs kernel modules or programs that the image has not.
     tests = f"""
         cd {containers.ROOT}
+        unset SANDBOX_ID
         export SANDKEEPER_BINARY={STATIC} SANDKEEPER_ATTACH=/run/agent PYTHONDONTWRITEBYTECODE=1
-        exec .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q -m "not mount and not clients" $E2E_ARGUMENTS
+        exec .venv/bin/python -m pytest -p no:cacheprovider -c tests/pytest.ini tests/e2e --color=no -q \
+            -m "not mount and not clients" -k "not promtool" $E2E_ARGUMENTS
     """
     script = f"""
         exec >/run/agent/stdout 2>/run/agent/stderr
-        exec {STATIC} --log-format json --listen 127.0.0.1:0 --sandbox-id e2e-sandbox --workdir /work -- sh -c "$TESTS"
+        exec {STATIC} --log-format json --listen 127.0.0.1:0 --sandbox-id e2e-sandbox --workdir /work -- \
+            sh /run/agent/run-tests
     """
     options = {
-        "TESTS": tests,
         "E2E_MARK": uuid.uuid4().hex,
         "E2E_ARGUMENTS": os.environ.get("E2E_ARGUMENTS", ""),
         "CI": os.environ.get("CI", ""),
     }
+    with open(os.path.join(directory, "run-tests"), "w", encoding="utf-8") as file:
+        file.write(tests)
     name = f"sandkeeper-test-{uuid.uuid4().hex[:12]}"
     os.makedirs(os.path.join(directory, "work"))
     os.chmod(directory, 0o755)

@@ -26,7 +26,9 @@ def start(client, command, **params):
     ],
 )  # fmt: skip
 def test_signals_by_name_and_number(client, name, number):
-    call, cmd_id = start(client, "ulimit -c 0; echo ready; exec sleep 600")
+    # Not through a shell: bash ignores SIGQUIT until it has become the sleep.
+    call = client.start_exec(None, argv=["sleep", "600"])
+    cmd_id = call.wait_for("exec.start")["cmd_id"]
     pid = call.wait_for("exec.start")["pid"]
     wait_until(lambda: processes.cmdline(pid) == ["sleep", "600"])  # bash itself ignores some of them
     assert client.call("kill", {"cmd_id": cmd_id, "signal": name}) == {"signaled": True}
