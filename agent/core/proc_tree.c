@@ -133,22 +133,23 @@ static bool was_member(const struct proc_tree *tree, const struct process *proce
   return false;
 }
 
-/* Older ones are not ours: a shell may have started them before it became the agent by exec. */
-static bool is_own_child(const struct proc_tree *tree, const struct process *process, uint64_t since) {
-  return tree->own_children && process->parent == getpid() && process->id.start >= since;
+static bool is_own_child(const struct proc_tree *tree, const struct process *process) {
+  return tree->own_children && process->parent == getpid();
 }
 
 static void mark_members(const struct proc_tree *tree, struct table *table) {
   pid_t self = getpid();
-  uint64_t self_start = tree->own_children ? proc_tree_start_of(self) : 0;
+  /* What is older than the agent is not of its making: a shell may have started children before it became the agent by
+   * exec. And it spares the reading of every environment on a machine with much else. */
+  uint64_t since = proc_tree_start_of(self);
   for (size_t i = 0; i < table->count; i++) {
     struct process *process = &table->rows[i];
     if (process->id.pid == self)
       continue;
-    process->belongs =
-        was_member(tree, process) || is_own_child(tree, process, self_start) ||
-        (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader)) ||
-        (process->id.start >= tree->since && has_mark(process->id.pid, tree->mark, tree->mark_is_prefix));
+    bool young = process->id.start >= since;
+    process->belongs = was_member(tree, process) || (young && is_own_child(tree, process)) ||
+                       (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader)) ||
+                       (young && has_mark(process->id.pid, tree->mark, tree->mark_is_prefix));
   }
 }
 

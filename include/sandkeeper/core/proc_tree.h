@@ -32,7 +32,6 @@ struct proc_tree {
   pid_t leader;          /* pinned leader whose session counts; 0: none */
   const pid_t *signaled; /* groups that have got this scan's signal already */
   size_t n_signaled;
-  uint64_t since; /* processes older than this start are not looked at by mark; 0: all */
 
   /* Found so far; grows from scan to scan. */
   struct proc_id *members;
