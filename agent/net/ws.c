@@ -283,8 +283,8 @@ static int on_session(struct ws_session *session, enum lws_callback_reasons reas
     ws_session_fails(session);
     return 0;
   case LWS_CALLBACK_CLOSED:
-    /* Before the descriptor is closed: a child between clone and exec has a copy of it, and the closing alone would leave
-     * it in the epoll instance, with a pointer to a session that is gone. */
+    /* Before the descriptor is closed: a child between clone and exec has a copy of it, and the closing alone would
+     * leave it in the epoll instance, with a pointer to a session that is gone. */
     loop_watch_stop(ws->loop, &session->watch);
     ws_session_end(session);
     return 0;
