@@ -178,7 +178,7 @@ static void forget(struct commands *commands, struct command *command) {
   list_remove(&command->node);
   make_unknown(commands, command);
   command->log.limit = LOG_AT_LEAST;
-  if (command_io_open_pipes(command) > 0)
+  if (command->references > 1)
     list_append(&commands->lingering, &command->node);
   command_unref(command);
 }
@@ -262,6 +262,7 @@ void commands_free(struct commands *commands) {
       struct command *command = command_ref(LIST_FIRST(lists[i], struct command, node));
       command_let_go(command);
       forget(commands, command);
+      list_remove(&command->node);
       if (lists[i] == &commands->live)
         command_unref(command);
       command_unref(command);
@@ -271,24 +272,38 @@ void commands_free(struct commands *commands) {
 
 /* ---- memory of all logs ---- */
 
-static bool may_drop_log(struct command *command, const struct command *spared, bool awaited) {
-  if (command == spared || command_log_memory(&command->log) == 0)
+static bool may_drop_log(struct commands *commands, struct command *command, bool awaited) {
+  if (command_log_memory(&command->log) == 0 || list_is_empty(&command->observers) == awaited)
     return false;
-  /* A live reader that is behind keeps its command's log. */
-  return list_is_empty(&command->observers) != awaited && reader_keep_from(command) == command->log.head;
+  /* A live reader that is behind keeps its command's log, as it keeps a running command waiting, and no longer. */
+  reader_stall(command, loop_now(commands->loop), commands->options.stall_timeout);
+  return reader_keep_from(command) == command->log.head;
 }
 
-/* The oldest finished commands give up their logs first, until `room` more bytes fit; those whose result is not sent
- * yet only when that is over the bound: a client that does not read must not hold memory without one. */
+/* True when there is room enough. */
+static bool drop_logs_of(struct commands *commands, const struct list *list, const struct command *spared, bool awaited,
+                         size_t room) {
+  LIST_FOREACH (list, node) {
+    if (commands->counts.log_memory + room <= commands->options.log_memory)
+      return true;
+    struct command *command = LIST_OWNER(node, struct command, node);
+    if (command != spared && may_drop_log(commands, command, awaited))
+      commands_drop_log(commands, command);
+  }
+  return false;
+}
+
+/* The oldest commands that are over give up their logs first, until `room` more bytes fit; those whose result is not
+ * sent yet only when that is over the bound: a client that does not read must not hold memory without one. */
 static void drop_old_logs(struct commands *commands, const struct command *spared, size_t room) {
-  for (int awaited = 0; awaited <= 1; awaited++)
-    LIST_FOREACH (&commands->finished, node) {
-      if (commands->counts.log_memory + (awaited ? 0 : room) <= commands->options.log_memory)
-        return;
-      struct command *command = LIST_OWNER(node, struct command, node);
-      if (may_drop_log(command, spared, awaited))
-        commands_drop_log(commands, command);
-    }
+  if (commands->counts.log_memory + room <= commands->options.log_memory)
+    return;
+  struct list *const lists[] = {&commands->lingering, &commands->finished};
+  for (int i = 0; i < 4; i++) {
+    bool awaited = i >= 2;
+    if (drop_logs_of(commands, lists[i % 2], spared, awaited, awaited ? 0 : room))
+      return;
+  }
 }
 
 void commands_account_log(struct commands *commands, struct command *command, size_t before) {

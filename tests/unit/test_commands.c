@@ -219,6 +219,15 @@ static void begin_with_little_memory(void) {
   core_begin_with(&options);
 }
 
+static void on_notify(struct reader *reader) {
+  (void)reader;
+}
+
+static void on_change(struct command_observer *observer, struct command *command) {
+  (void)observer;
+  (void)command;
+}
+
 static uint64_t sum_of_logs(void) {
   uint64_t sum = 0;
   struct list *const lists[] = {&sandbox.commands.live, &sandbox.commands.finished, &sandbox.commands.lingering};
@@ -294,6 +303,42 @@ START_TEST(test_log_grows_again) {
   close(gate);
   ck_assert_uint_eq(last->log.head - last->log.tail, COMMAND_LOG_CAPACITY);
   command_unref(last);
+}
+END_TEST
+
+/* Clients that wait for results and read nothing: of commands that are kept, and of forgotten ones. */
+START_TEST(test_dead_clients_hold_no_memory_for_ever) {
+  enum { N = 12 };
+  struct command *commands[N];
+  struct reader readers[N];
+  struct command_observer observers[N];
+  sandbox.commands.options.stall_timeout = 100 * CLOCK_MS;
+  sandbox.commands.options.keep_finished = N / 2;
+  for (int i = 0; i < N; i++) {
+    commands[i] = start_shell("head -c 500000 /dev/zero");
+    observers[i].changed = on_change;
+    command_observe(commands[i], &observers[i]);
+    reader_attach(&readers[i], commands[i], true, on_notify, NULL);
+    RUN_UNTIL(command_is_over(commands[i]));
+    ck_assert_uint_eq(commands[i]->log.head, 500000);
+  }
+  int64_t until = clock_monotonic() + 150 * CLOCK_MS;
+  RUN_UNTIL(clock_monotonic() > until);
+  command_unref(run_shell("echo x"));
+  ck_assert_uint_eq(sandbox.commands.counts.log_memory, sum_of_logs());
+  ck_assert_uint_le(sandbox.commands.counts.log_memory, BOUND);
+  uint64_t lost = 0;
+  for (int i = 0; i < N; i++) {
+    struct reader_piece piece;
+    while (reader_next(&readers[i], 100000, &piece) != READER_END) {
+      lost += piece.lost;
+      reader_take(&readers[i], &piece, piece.len);
+    }
+    reader_detach(&readers[i]);
+    command_unobserve(&observers[i]);
+    command_unref(commands[i]);
+  }
+  ck_assert_uint_gt(lost, 0);
 }
 END_TEST
 
@@ -476,6 +521,7 @@ int main(void) {
   tcase_add_test(memory, test_finished_logs_within_the_bound);
   tcase_add_test(memory, test_running_logs_within_the_bound);
   tcase_add_test(memory, test_log_grows_again);
+  tcase_add_test(memory, test_dead_clients_hold_no_memory_for_ever);
   suite_add_tcase(suite, memory);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

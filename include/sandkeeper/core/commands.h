@@ -54,7 +54,7 @@ struct commands {
   uint64_t sequence;
   void *by_id; /* tsearch(3) tree of struct command */
   struct list live, finished, unreaped;
-  struct list lingering; /* forgotten, but somebody still holds their pipes */
+  struct list lingering; /* forgotten, but somebody still holds their pipes, or waits for their result */
   struct command_counts counts;
   bool refusing;              /* the sandbox is stopped or the agent shuts down */
   void (*emptied)(void *arg); /* no live command is left; may be NULL */
