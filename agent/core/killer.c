@@ -30,6 +30,11 @@ void killer_watch(struct killer *killer, int64_t now, int64_t patience) {
   killer->give_up_at = now + patience;
 }
 
+void killer_signaled(struct killer *killer) {
+  killer->looking = true;
+  killer->signaling = true;
+}
+
 void killer_hint(struct killer *killer, int64_t now) {
   killer->hinted = killer->looking;
   killer->look_at = now;
@@ -43,6 +48,7 @@ static enum killer_action wait_until(struct killer *killer, int64_t time) {
 
 static enum killer_action act(struct killer *killer, enum killer_action action) {
   killer->looking = true;
+  killer->signaling = action != KILLER_LOOK;
   return action;
 }
 
@@ -64,6 +70,8 @@ enum killer_action killer_next(struct killer *killer, int64_t now) {
   if (termed && !all_gone && now >= killer->kill_at) {
     killer->phase = KILLER_KILLED;
     killer->give_up_at = now + KILLER_PATIENCE;
+    killer->survivors = -1; /* what was counted before says nothing any more */
+    killer->interval = 0;   /* and it is over soon */
     return act(killer, KILLER_KILL);
   }
   /* The end comes also while a look is outstanding: a hung /proc must not break the promise. */
@@ -79,7 +87,7 @@ enum killer_action killer_next(struct killer *killer, int64_t now) {
 
 void killer_saw(struct killer *killer, int64_t now, int survivors) {
   killer->looking = false;
-  killer->survivors = survivors;
+  killer->survivors = killer->signaling && survivors > 0 ? -1 : survivors;
   killer->interval = killer->interval ? earlier(2 * killer->interval, KILLER_LOOK_MOST) : KILLER_LOOK_FIRST;
   killer->look_at = killer->hinted ? now : now + killer->interval;
   killer->hinted = false;

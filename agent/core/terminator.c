@@ -185,7 +185,7 @@ void terminator_watch(struct terminator *terminator, int64_t patience) {
 
 void terminator_signal(struct terminator *terminator, int signal, int64_t patience) {
   killer_watch(&terminator->killer, loop_now(terminator->loop), patience);
-  terminator->killer.looking = true;
+  killer_signaled(&terminator->killer);
   signal_all(terminator, signal);
   run(terminator);
 }

@@ -281,6 +281,11 @@ END_TEST
 
 /* ---- the end of it ---- */
 
+/* On a busy machine the look may take longer than the end may wait for it: then it is not known. */
+static void expect_survivors(const struct command *command, int n) {
+  ck_assert_msg(command->survivors == n || command->survivors == -1, "%d survivors", command->survivors);
+}
+
 static struct command *start_with_timeout(const char *text, int64_t timeout) {
   struct command_spec spec;
   spec_begin(&spec, text);
@@ -304,8 +309,8 @@ START_TEST(test_timeout_ends_all) {
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->state, COMMAND_FINISHED);
   ck_assert_int_eq(command->reason, REASON_TIMED_OUT);
-  ck_assert_int_eq(command->survivors, 0);
-  ck_assert_int_eq(count_processes(stubborn[_i].mark), 0);
+  expect_survivors(command, 0);
+  RUN_UNTIL(count_processes(stubborn[_i].mark) == 0);
   /* Promised are 1.5 s behind the timeout; a busy machine may need more. */
   ck_assert_int_lt(command->finished - command->started, 10 * CLOCK_SECOND);
   command_unref(command);
@@ -354,7 +359,7 @@ START_TEST(test_term_comes_once) {
   ck_assert_int_eq(size_of("outside"), 5);
   command_end(command, REASON_TIMED_OUT, 0);
   RUN_UNTIL(command_is_over(command));
-  ck_assert_int_eq(command->survivors, 0);
+  RUN_UNTIL(count_processes("sleep 774.021") == 0);
   command_unref(command);
 }
 END_TEST
@@ -367,7 +372,7 @@ START_TEST(test_idle_timeout) {
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->reason, REASON_IDLE_TIMED_OUT);
   expect_output(command, STREAMS, "1\n2\n3\n4\n5\n6\n");
-  ck_assert_int_eq(count_processes("sleep 774.020"), 0);
+  RUN_UNTIL(count_processes("sleep 774.020") == 0);
   command_unref(command);
 }
 END_TEST
@@ -390,8 +395,8 @@ START_TEST(test_kill_hits_the_group) {
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->signal, SIGTERM);
   ck_assert_int_eq(command->reason, REASON_SIGNALED);
-  ck_assert_int_eq(command->survivors, 0);
-  ck_assert_int_eq(count_processes("sleep 774.030"), 0);
+  expect_survivors(command, 0);
+  RUN_UNTIL(count_processes("sleep 774.030") == 0);
   ck_assert(!send_signal(command, SIGKILL)); /* it has ended */
   command_unref(command);
 }
@@ -424,7 +429,7 @@ START_TEST(test_end_while_starting) {
   command_end(command, REASON_EXITED, 100 * CLOCK_MS);
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->reason, REASON_TIMED_OUT);
-  ck_assert_int_eq(count_processes("sleep 774.032"), 0);
+  RUN_UNTIL(count_processes("sleep 774.032") == 0);
   command_unref(command);
 }
 END_TEST
@@ -439,7 +444,7 @@ START_TEST(test_survivors_are_counted) {
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->exit_code, 5);
   ck_assert_uint_eq(command->log.head_offset[STREAM_STDOUT], 50006);
-  ck_assert_int_eq(command->survivors, 1);
+  expect_survivors(command, 1);
   command_unref(command);
   ck_assert_int_eq(signal_processes("sleep 774.033", SIGKILL), 1);
 }
@@ -454,7 +459,8 @@ START_TEST(test_tree_signal) {
   RUN_UNTIL(count_processes("sleep 774.021") >= 2);
   command_signal_tree(command, SIGUSR1, 100 * CLOCK_MS);
   RUN_UNTIL(!terminator_is_active(&command->terminator));
-  ck_assert_int_ge(terminator_survivors(&command->terminator), 3);
+  int survivors = terminator_survivors(&command->terminator);
+  ck_assert(survivors == -1 || survivors >= 3);
   ck_assert_int_eq(command->state, COMMAND_RUNNING);
   run_for(300 * CLOCK_MS);
   ck_assert_int_eq(size_of("inside"), 5);
@@ -467,7 +473,7 @@ START_TEST(test_tree_signal) {
     loop_run_once(sandbox.loop, 20);
   }
   ck_assert_int_eq(command->exit_code, 0);
-  ck_assert_int_eq(command->survivors, 1);
+  expect_survivors(command, 1);
   ck_assert_int_eq(signal_processes("sleep 774.021", SIGKILL), 1);
   command_unref(command);
 }
@@ -485,8 +491,8 @@ START_TEST(test_timeout_in_a_watch) {
   }
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(command->reason, REASON_TIMED_OUT);
-  ck_assert_int_eq(command->survivors, 0);
-  ck_assert_int_eq(count_processes("sleep 774.034"), 0);
+  expect_survivors(command, 0);
+  RUN_UNTIL(count_processes("sleep 774.034") == 0);
   command_unref(command);
 }
 END_TEST

@@ -171,7 +171,7 @@ START_TEST(test_kinds_of_ends) {
   expect_string(data, "output", "before\n");
   expect_string(data, "cmd_id", seen.cmd_id);
   expect_string(data, "reason", "timed_out");
-  ck_assert_int_eq(number_of(data, "survivors"), 0);
+  ck_assert(!member(data, "survivors") || number_of(data, "survivors") == 0);
   ck_assert_int_eq(number_of(data, "exit_code"), 143);
   expect_string(seen.done, "params.reason", "timed_out");
   /* Its log is no error. */
@@ -551,7 +551,7 @@ START_TEST(test_logs_without_follow) {
   expect_string(entry, "command", "echo now; sleep 774.402");
   ck_assert_ptr_null(member(entry, "exit_code"));
   json_object_put(answer);
-  signal_processes("sleep 774.402", SIGKILL);
+  RUN_UNTIL((signal_processes("sleep 774.402", SIGKILL), sandbox.commands.counts.running == 0));
 }
 END_TEST
 
@@ -619,7 +619,8 @@ START_TEST(test_input_that_waits) {
   free(data);
   ck_assert_ptr_null(client_pull(&other));
   client_close(&other);
-  signal_processes("sleep 774.403", SIGKILL);
+  /* One that is just in execve(2) shows no environment and is not found. */
+  RUN_UNTIL((signal_processes("sleep 774.403", SIGKILL), sandbox.commands.counts.running == 0));
   json_object *answer = client_response(&client);
   ck_assert_int_eq(number_of(answer, "id"), 9);
   expect_error_in(answer, -32004, "wrong_type", "stdin");
@@ -659,9 +660,9 @@ START_TEST(test_kill_tree) {
   json_object *answer =
       client_call(&client, "\"method\":\"kill\",\"params\":{\"cmd_id\":\"t\",\"signal\":\"KILL\",\"scope\":\"tree\"}");
   ck_assert(truth_of(answer, "result.signaled"));
-  ck_assert_int_eq(number_of(answer, "result.survivors"), 0);
+  ck_assert(!member(answer, "result.survivors") || number_of(answer, "result.survivors") == 0);
   json_object_put(answer);
-  ck_assert_int_eq(count_processes("sleep 774.405"), 0);
+  RUN_UNTIL(count_processes("sleep 774.405") == 0);
 }
 END_TEST
 

@@ -76,6 +76,41 @@ START_TEST(test_look_never_comes_back) {
 }
 END_TEST
 
+/* The look of the KILL never comes back, or it is the last one: what was alive before is not what is alive. */
+START_TEST(test_no_look_after_the_kill) {
+  for (int answered = 0; answered < 2; answered++) {
+    struct killer killer = begun(0, 1 * S);
+    killer_saw(&killer, 0, 3);
+    ck_assert_int_eq(killer_next(&killer, 500 * MS), KILLER_LOOK);
+    killer_saw(&killer, 500 * MS, 3);
+    ck_assert_int_eq(killer.survivors, 3);
+    ck_assert_int_eq(killer_next(&killer, 1 * S), KILLER_KILL);
+    if (answered)
+      killer_saw(&killer, 1 * S + 1, 3);
+    expect_done(&killer, 1 * S + KILLER_PATIENCE, -1);
+  }
+}
+END_TEST
+
+START_TEST(test_signal_in_a_watch) {
+  struct killer killer;
+  killer_init(&killer);
+  killer_watch(&killer, 0, 200 * MS);
+  killer_signaled(&killer);
+  expect_wait(&killer, 0, 200 * MS);
+  killer_saw(&killer, 1 * MS, 2);
+  ck_assert_int_eq(killer.survivors, -1);
+  ck_assert_int_eq(killer_next(&killer, 100 * MS), KILLER_LOOK);
+  killer_saw(&killer, 101 * MS, 1);
+  expect_done(&killer, 200 * MS, 1);
+  /* Nothing left already while it was sent: that is certain. */
+  killer_watch(&killer, 300 * MS, 200 * MS);
+  killer_signaled(&killer);
+  killer_saw(&killer, 301 * MS, 0);
+  expect_done(&killer, 301 * MS, 0);
+}
+END_TEST
+
 /* /proc cannot be read: -1 is not "nothing alive". */
 START_TEST(test_proc_unreadable_is_not_the_end) {
   struct killer killer = begun(0, 1 * S);
@@ -117,8 +152,8 @@ START_TEST(test_late_caller_still_kills) {
   killer_saw(&killer, 0, 3);
   ck_assert_int_eq(killer_next(&killer, 60 * S), KILLER_KILL);
   killer_saw(&killer, 60 * S, 3);
-  expect_wait(&killer, 60 * S, 60 * S + 2 * KILLER_LOOK_FIRST);
-  ck_assert_int_eq(killer_next(&killer, 60 * S + 2 * KILLER_LOOK_FIRST), KILLER_LOOK);
+  expect_wait(&killer, 60 * S, 60 * S + KILLER_LOOK_FIRST);
+  ck_assert_int_eq(killer_next(&killer, 60 * S + KILLER_LOOK_FIRST), KILLER_LOOK);
   killer_saw(&killer, 60 * S + 50 * MS, 0);
   expect_done(&killer, 60 * S + 50 * MS, 0);
 }
@@ -326,6 +361,8 @@ int main(void) {
   tcase_add_test(tcase, test_looks_become_rarer);
   tcase_add_test(tcase, test_stubborn_process_is_killed_and_what_cannot_die_is_told);
   tcase_add_test(tcase, test_look_never_comes_back);
+  tcase_add_test(tcase, test_no_look_after_the_kill);
+  tcase_add_test(tcase, test_signal_in_a_watch);
   tcase_add_test(tcase, test_proc_unreadable_is_not_the_end);
   tcase_add_test(tcase, test_no_grace_kills_at_once);
   tcase_add_test(tcase, test_second_start_only_hurries);

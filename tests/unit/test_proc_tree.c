@@ -238,8 +238,12 @@ static int without_proc(void) {
   if (child == 0)
     for (;;)
       pause();
-  if (chroot("/dev") < 0)
+  if (child < 0)
     return 1;
+  if (chroot("/dev") < 0) {
+    kill(child, SIGKILL);
+    return 1;
+  }
   tree.own_children = true;
   if (proc_tree_scan(&tree, 0) != -1)
     return 2;

@@ -573,7 +573,7 @@ START_TEST(test_calls_max) {
   expect_error_in(answer, -32010, "busy", "4096");
   ck_assert_int_eq(number_of(answer, "error.data.limit"), MAX);
   json_object_put(answer);
-  signal_processes("sleep 774.300", SIGKILL);
+  RUN_UNTIL((signal_processes("sleep 774.300", SIGKILL), sandbox.commands.counts.running == 0));
   for (int i = 0; i < MAX; i++)
     json_object_put(client_response(&client));
   json_object_put(client_call(&client, "\"method\":\"exec_list\""));

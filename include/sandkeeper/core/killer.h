@@ -32,8 +32,10 @@ struct killer {
   int64_t interval;            /* to the next look */
   int64_t wake;                /* when killer_next wants to be asked again at latest */
   bool looking;                /* an answer is outstanding */
+  bool signaling;              /* it is of a look that sends a signal: what was alive then may be gone by now */
   bool hinted;                 /* something ended meanwhile: the answer may be out of date */
-  int survivors;               /* of the last look since it began; -1: there was none, or /proc could not be read */
+  int survivors;               /* of the last look that only looked, since it began or since the KILL, or 0; -1: there
+                                  was none, or /proc could not be read */
 };
 
 void killer_init(struct killer *killer);
@@ -44,6 +46,9 @@ void killer_start(struct killer *killer, int64_t now, int64_t grace);
 
 /* Only watches, for `patience`, what a signal that a client sent has left. Nothing when it is active already. */
 void killer_watch(struct killer *killer, int64_t now, int64_t patience);
+
+/* The caller itself sends a signal with a look while it watches. */
+void killer_signaled(struct killer *killer);
 
 /* Something ended: worth a look at once. */
 void killer_hint(struct killer *killer, int64_t now);
