@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #define CONNECTIONS_MAX 2048
@@ -28,6 +29,28 @@
 
 static void on_timer(struct loop_timer *timer);
 
+/* The client's end is all that is left to be read. */
+static bool is_read_to_its_end(const struct http_connection *connection) {
+  const struct http_exchange *exchange = connection->exchange;
+  int unread = 0;
+  if (exchange && exchange->phase == HTTP_PHASE_COMPLETE)
+    return false; /* its answer is under way */
+  return ioctl(connection->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
+/* When a client's end comes together with its last bytes, the library does not see it: its edge-triggered wait has told
+ * of both at once, and it does not look again after a read that gave less than it asked for. This is called when it has
+ * nothing left to do. */
+static void cut_ended(struct http *http) {
+  LIST_FOREACH (&http->ended, node) {
+    struct http_connection *connection = LIST_OWNER(node, struct http_connection, ended_node);
+    if (is_read_to_its_end(connection)) {
+      list_remove(node);
+      shutdown(connection->fd, SHUT_RDWR);
+    }
+  }
+}
+
 /* Its epoll is edge-triggered: what it has seen and not yet handled it tells only through the timeout (0), so this must
  * be asked after every run, resume and new connection, or it stalls. */
 static void run(struct http *http) {
@@ -36,9 +59,11 @@ static void run(struct http *http) {
     MHD_run(http->daemon);
     if (MHD_get_timeout(http->daemon, &timeout_ms) != MHD_YES) {
       loop_timer_stop(http->loop, &http->timer);
+      cut_ended(http);
       return;
     }
     if (timeout_ms > 0) {
+      cut_ended(http);
       int64_t deadline = loop_now(http->loop) + (int64_t)timeout_ms * CLOCK_MS;
       loop_timer_start(http->loop, &http->timer, deadline, on_timer, http);
       return;
@@ -114,6 +139,19 @@ static int connection_fd(struct MHD_Connection *mhd) {
   return info ? info->connect_fd : -1;
 }
 
+/* Who only closes its sending side counts as gone while it waits; it cannot be told apart. */
+static void on_hangup(struct loop_watch *watch, uint32_t events) {
+  struct http_connection *connection = watch->arg;
+  struct http *http = connection->http;
+  (void)events;
+  loop_watch_stop(http->loop, watch);
+  connection->half_closed = true;
+  list_append(&http->ended, &connection->ended_node);
+  if (connection->exchange && connection->exchange->suspended)
+    http_exchange_leave(connection->exchange);
+  http_run_soon(http);
+}
+
 static void connection_opened(struct http *http, struct MHD_Connection *mhd, void **context) {
   struct http_connection *connection = calloc(1, sizeof *connection);
   *context = connection;
@@ -127,6 +165,10 @@ static void connection_opened(struct http *http, struct MHD_Connection *mhd, voi
     length = 0;
   address_text((const struct sockaddr *)&address, length, connection->address);
   loop_timer_init(&connection->timer);
+  loop_watch_init(&connection->watch);
+  list_init(&connection->ended_node);
+  if (loop_watch_start(http->loop, &connection->watch, connection->fd, EPOLLRDHUP | EPOLLET, on_hangup, connection) < 0)
+    LOG(LOG_WARN, "http", "client not watched", LOG_S("address", connection->address));
   list_append(&http->connections, &connection->node);
   http_expect_head(connection, FIRST_HEAD_TIME);
 }
@@ -137,7 +179,9 @@ static void connection_closed(void **context) {
   if (!connection)
     return;
   loop_timer_stop(connection->http->loop, &connection->timer);
+  loop_watch_stop(connection->http->loop, &connection->watch);
   list_remove(&connection->node);
+  list_remove(&connection->ended_node);
   free(connection);
 }
 
@@ -225,6 +269,7 @@ struct http *http_new(struct loop *loop, const struct net_options *options, cons
   loop_timer_init(&http->timer);
   loop_task_init(&http->run);
   list_init(&http->connections);
+  list_init(&http->ended);
   http->daemon = start_daemon(http);
   const union MHD_DaemonInfo *info = http->daemon ? MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
   if (!info || loop_watch_start(loop, &http->watch, info->epoll_fd, EPOLLIN, on_epoll, http) < 0) {
@@ -243,7 +288,7 @@ void http_free(struct http *http) {
     LIST_FOREACH (&http->connections, node) {
       struct http_connection *connection = LIST_OWNER(node, struct http_connection, node);
       if (connection->exchange)
-        http_exchange_abandon(connection->exchange);
+        http_exchange_leave(connection->exchange);
     }
     MHD_run(http->daemon);
     loop_watch_stop(http->loop, &http->watch);

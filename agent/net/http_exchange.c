@@ -7,7 +7,6 @@
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 /* How much of a body is read and dropped after an early answer, so that a client that sends before it reads gets to it.
  */
@@ -29,23 +28,18 @@ void http_exchange_resume(struct http_exchange *x) {
   http_run_soon(x->http);
 }
 
-static void on_hangup(struct loop_watch *watch, uint32_t events) {
-  struct http_exchange *x = watch->arg;
-  (void)events;
-  loop_watch_stop(x->http->loop, &x->hangup);
+void http_exchange_leave(struct http_exchange *x) {
   x->client_left = true;
   if (x->suspended)
     http_exchange_resume(x);
 }
 
-/* Only from inside a call of the library. */
 void http_exchange_suspend(struct http_exchange *x) {
   http_expect_nothing(x->link);
   x->suspended = true;
   MHD_suspend_connection(x->connection);
-  if (x->hangup.fd < 0 &&
-      loop_watch_start(x->http->loop, &x->hangup, x->link->fd, EPOLLRDHUP | EPOLLET, on_hangup, x) < 0)
-    LOG(LOG_WARN, "http", "client not watched", LOG_S("address", x->link->address));
+  if (x->link->half_closed)
+    http_exchange_leave(x);
 }
 
 /* ---- the library's calls ---- */
@@ -208,21 +202,13 @@ struct http_exchange *http_exchange_new(struct http_connection *link, struct MHD
   buf_init(&x->headers, HEADERS_MAX, 0);
   buf_init(&x->answer, SIZE_MAX, 0);
   buf_init(&x->piece, EXCHANGE_PIECE_MAX, 0);
-  loop_watch_init(&x->hangup);
   link->exchange = x;
   http->n_exchanges++;
   return x;
 }
 
-void http_exchange_abandon(struct http_exchange *x) {
-  x->client_left = true;
-  if (x->suspended)
-    http_exchange_resume(x);
-}
-
 void http_exchange_end(struct http_exchange *x) {
   struct http *http = x->http;
-  loop_watch_stop(http->loop, &x->hangup);
   http_expect_nothing(x->link);
   x->link->exchange = NULL;
   http->n_exchanges--;

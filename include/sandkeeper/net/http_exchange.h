@@ -6,7 +6,8 @@
  * the first call makes it close the connection, so only refusals that want that are given there.
  *   - A connection that has nothing to say must be suspended: a content reader that returns 0 is called again at once,
  * and a handler that leaves bytes is never called again. Resumed, the same call is made again.
- *   - Suspended, it does not look at its socket: we watch for the client's end ourselves.
+ *   - Suspended, it does not look at its socket, and it overlooks an end that comes with a client's last bytes: we
+ * watch for it ourselves.
  */
 #ifndef SANDKEEPER_NET_HTTP_EXCHANGE_H
 #define SANDKEEPER_NET_HTTP_EXCHANGE_H
@@ -34,6 +35,7 @@ struct http {
   struct loop_timer timer; /* the library's timeouts */
   struct loop_task run;    /* it has something to do */
   struct list connections; /* struct http_connection */
+  struct list ended;       /* those whose client sends no more */
   unsigned n_connections, n_exchanges;
   bool stopping;
   http_observer_fn *observer;
@@ -44,7 +46,10 @@ struct http {
 struct http_connection {
   struct http *http;
   struct list node;
-  int fd; /* the library's */
+  int fd;                  /* the library's */
+  struct loop_watch watch; /* for the client's end */
+  bool half_closed;        /* it has come */
+  struct list ended_node;  /* in http.ended then */
   char address[ADDRESS_TEXT_SIZE];
   struct loop_timer timer;        /* for the head, the body or the file, whichever is under way */
   int64_t body_until;             /* how long the client may take for what it has sent so far */
@@ -112,7 +117,6 @@ struct http_exchange {
   bool suspended;
   bool woken; /* http_exchange_resume() came while not suspended */
   bool client_left;
-  struct loop_watch hangup;
 };
 
 static inline struct http_exchange *http_exchange_of(struct exchange *x) {
@@ -139,8 +143,8 @@ void http_answer_watch_file(struct http_exchange *x); /* from the moment it is b
 /* http_judge.c: reads the head, and finds the route or answers what is no route's business. */
 void http_exchange_judge(struct http_exchange *x, const char *method, const char *version);
 
-/* The server ends: the client is treated as gone. */
-void http_exchange_abandon(struct http_exchange *x);
+/* The client has left, or is treated so. */
+void http_exchange_leave(struct http_exchange *x);
 
 /* The library has finished with the request. Frees it. */
 void http_exchange_end(struct http_exchange *x);
