@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -116,12 +117,19 @@ void ws_session_touch(struct ws_session *session) {
     place(session, &session->ws->alive);
 }
 
+/* Not silent: held, so that its pong cannot be read; or not heard yet, because the whole agent was stopped for a while.
+ */
+static bool is_excused(const struct ws_session *session) {
+  int unread = 0;
+  return session->held || (ioctl(session->fd, FIONREAD, &unread) == 0 && unread > 0);
+}
+
 static void on_silence(struct loop_timer *timer) {
   struct ws *ws = timer->arg;
   int64_t now = loop_now(ws->loop);
   struct ws_session *session;
   while ((session = LIST_FIRST(&ws->pinged, struct ws_session, node)) && session->since + drop_after(ws) <= now) {
-    if (session->held) { /* its pong may be waiting to be read */
+    if (is_excused(session)) {
       place(session, &ws->alive);
       continue;
     }

@@ -250,6 +250,8 @@ static void hold(struct peer *peer, bool held) {
     return;
   session->held = held;
   read_or_not(session, LWS_RXFLOW_REASON_USER_BOOL, !held);
+  if (!held) /* its pong may be waiting to be read */
+    ws_session_touch(session);
   if (held && session->half_closed)
     ws_session_kill(session);
   else

@@ -413,3 +413,25 @@ def test_open_and_close_at_once(server):
         client.close()
     wait_until(lambda: state(server)["sessions"] == 0, 10, "the sessions to end")
     wait_until(lambda: server.fd_count() <= fds, 5, "the descriptors to be closed")
+
+
+def test_clients_are_not_dropped_because_the_server_slept(start_server):
+    """Stopped for longer than both times, as a paused container is: the pongs that wait are heard first."""
+    server = start_server(env={"NET_SERVER_PING_MS": "1500"})
+    clients = [server.raw() for _ in range(100)]
+    for client in clients:
+        assert client.recv_frame()[1] == PING
+    server.signal(signal.SIGSTOP)
+    for client in clients:
+        client.send_frame(PONG, b"are you?")
+    time.sleep(4)  # the time over which the server must not run
+    server.signal(signal.SIGCONT)
+    for client in clients:
+        client.send_text(b"here")
+    for client in clients:
+        opcode, payload = client.recv_message()
+        while opcode == PING:
+            client.send_frame(PONG, payload)
+            opcode, payload = client.recv_message()
+        assert payload == b"here"
+        client.close()
