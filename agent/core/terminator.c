@@ -1,10 +1,14 @@
 #include "sandkeeper/core/terminator.h"
 
+#include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/fdutil.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A signal waits so long for a first look. */
+#define FIRST_LOOK (100 * CLOCK_MS)
 
 struct scan_job {
   struct job job;
@@ -39,10 +43,12 @@ void terminator_init(struct terminator *terminator, struct loop *loop, struct wo
   killer_init(&terminator->killer);
   proc_tree_init(&terminator->tree);
   loop_timer_init(&terminator->timer);
+  loop_timer_init(&terminator->due_timer);
 }
 
 void terminator_stop(struct terminator *terminator) {
   loop_timer_stop(terminator->loop, &terminator->timer);
+  loop_timer_stop(terminator->loop, &terminator->due_timer);
   proc_tree_free(&terminator->tree);
   forget_groups(terminator);
   if (terminator->scan)
@@ -68,13 +74,18 @@ static void scan_abandon(struct job *job) {
 }
 
 static void scan_submit(struct terminator *terminator, int signal);
+static void send_due(struct terminator *terminator);
 
 static void scan_back(struct terminator *terminator, int survivors) {
   int again = terminator->scan_again;
   terminator->scan = NULL;
   terminator->scan_again = -1;
-  if (again >= 0) {
+  if (again > 0 || (again == 0 && !terminator->due_signal)) {
     scan_submit(terminator, again);
+    return;
+  }
+  if (terminator->due_signal) {
+    send_due(terminator);
     return;
   }
   killer_saw(&terminator->killer, loop_now(terminator->loop), survivors);
@@ -140,10 +151,35 @@ static void on_wake(struct loop_timer *timer) {
   run(timer->arg);
 }
 
-static void signal_all(struct terminator *terminator, int signal) {
+static void signal_now(struct terminator *terminator, int signal) {
+  terminator->due_signal = 0;
+  loop_timer_stop(terminator->loop, &terminator->due_timer);
   forget_groups(terminator);
   terminator->ops->signal(terminator, signal);
   scan_submit(terminator, signal);
+}
+
+static void send_due(struct terminator *terminator) {
+  signal_now(terminator, terminator->due_signal);
+}
+
+static void on_due(struct loop_timer *timer) {
+  send_due(timer->arg);
+}
+
+/* A child that shed the mark and left the group can only be told by its parent, and the parent may die of the signal at
+ * once. So all are looked for first; but a look that takes long is not waited for. */
+static void signal_all(struct terminator *terminator, int signal) {
+  if (terminator->due_signal)
+    send_due(terminator);
+  int64_t due = loop_now(terminator->loop) + FIRST_LOOK;
+  if (terminator->own_children || signal == SIGKILL ||
+      loop_timer_start(terminator->loop, &terminator->due_timer, due, on_due, terminator) < 0) {
+    signal_now(terminator, signal);
+    return;
+  }
+  terminator->due_signal = signal;
+  scan_submit(terminator, 0);
 }
 
 static void run(struct terminator *terminator) {
@@ -165,6 +201,8 @@ static void run(struct terminator *terminator) {
       return;
     case KILLER_DONE:
       loop_timer_stop(terminator->loop, &terminator->timer);
+      loop_timer_stop(terminator->loop, &terminator->due_timer);
+      terminator->due_signal = 0;
       terminator->ops->done(terminator);
       return;
     }
@@ -184,7 +222,7 @@ void terminator_watch(struct terminator *terminator, int64_t patience) {
 }
 
 void terminator_signal(struct terminator *terminator, int signal, int64_t patience) {
-  killer_watch(&terminator->killer, loop_now(terminator->loop), patience);
+  killer_watch(&terminator->killer, loop_now(terminator->loop), FIRST_LOOK + patience);
   killer_signaled(&terminator->killer);
   signal_all(terminator, signal);
   run(terminator);

@@ -35,6 +35,8 @@ struct terminator {
   struct killer killer;
   struct proc_tree tree;
   struct loop_timer timer;
+  int due_signal; /* waits for a first look; 0: none */
+  struct loop_timer due_timer;
   struct scan_job *scan; /* outstanding */
   int scan_again;        /* the signal of the look that waits for it; -1: none */
   pid_t *groups;         /* signalled by number, for the next look */
