@@ -209,6 +209,9 @@ static int close_now(struct ws_session *session, unsigned code, const char *reas
   snprintf(text, sizeof text, "%s", reason);
   lws_close_reason(session->wsi, (enum lws_close_status)code, (unsigned char *)text, strlen(text));
   ws_session_end(session);
+  /* The frame goes out in a turn of its own. The library asks for it, but that is not noticed when it wanted to write
+   * for another reason before. */
+  session->turn_due = true;
   return -1;
 }
 
