@@ -134,10 +134,10 @@ def test_sigterm_in_the_middle_of_everything(start_agent):
     agent = start_agent("--grace", "1")
     clients = [agent.connect() for _ in range(4)]
     try:
+        clients[0].start_exec("yes")  # the one that is read first: a client that does not read sees no close frame
         for client in clients:
-            client.start_exec("yes")
-            client.start_exec("cat", stdin=True, cmd_id=f"cat{clients.index(client)}")
-            client.start("exec_input", {"cmd_id": f"cat{clients.index(client)}", "data": "x" * 500_000})
+            client.start_exec("sleep 600", stdin=True, cmd_id=f"input{clients.index(client)}")
+            client.start("exec_input", {"cmd_id": f"input{clients.index(client)}", "data": "x" * 500_000})
             for _ in range(20):
                 client.start_exec("sleep 0.01; echo hi")
         clients[0].calls[1].wait_for("exec.stdout")
