@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A signal waits so long for a first look. */
-#define FIRST_LOOK (100 * CLOCK_MS)
+#define FIRST_LOOK (300 * CLOCK_MS)
 
 struct scan_job {
   struct job job;
