@@ -62,7 +62,8 @@ class Script:
                 if dice.random() < 0.2:
                     params[name] = value
         elif method == "kill":
-            params["signal"] = dice.choice(["TERM", "KILL", 0, "STOP", "CONT", 34])
+            # No STOP: a background child that it hits outlives its command and holds the pipes for ever, as it may.
+            params["signal"] = dice.choice(["TERM", "KILL", 0, "WINCH", "CONT", 34])
             if dice.random() < 0.3:
                 params["scope"] = "tree"
         elif method == "exec_input":
