@@ -173,7 +173,7 @@ static void signal_all(struct terminator *terminator, int signal) {
   if (terminator->due_signal)
     send_due(terminator);
   int64_t due = loop_now(terminator->loop) + FIRST_LOOK;
-  if (terminator->own_children || signal == SIGKILL ||
+  if (terminator->own_children ||
       loop_timer_start(terminator->loop, &terminator->due_timer, due, on_due, terminator) < 0) {
     signal_now(terminator, signal);
     return;
@@ -190,8 +190,10 @@ static void run(struct terminator *terminator) {
     case KILLER_TERM:
       signal_all(terminator, SIGTERM);
       break;
-    case KILLER_KILL:
-      signal_all(terminator, SIGKILL);
+    case KILLER_KILL: /* TERM has looked */
+      if (terminator->due_signal)
+        send_due(terminator);
+      signal_now(terminator, SIGKILL);
       break;
     case KILLER_LOOK:
       scan_submit(terminator, 0);

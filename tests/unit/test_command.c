@@ -479,6 +479,27 @@ START_TEST(test_tree_signal) {
 }
 END_TEST
 
+/* One that shed its mark and left the group is found by its parent, which dies of the same signal. */
+static const int deadly[] = {SIGTERM, SIGKILL};
+
+START_TEST(test_tree_signal_finds_who_hides) {
+  for (int i = 0; i < 10; i++) {
+    unlink("pid");
+    struct command *command =
+        start_shell("env -i setsid sh -c 'echo $$ >new; mv new pid; exec sleep 774.035' & sleep 774.035");
+    RUN_UNTIL(file_exists("pid"));
+    char text[20] = "";
+    ck_assert_int_gt(fd_read_file("pid", text, sizeof text), 0);
+    pid_t pid = atoi(text);
+    ck_assert_int_gt(pid, 1);
+    command_signal_tree(command, deadly[_i], 100 * CLOCK_MS);
+    RUN_UNTIL(command_is_over(command));
+    RUN_UNTIL(kill(pid, 0) < 0); /* ours to reap */
+    command_unref(command);
+  }
+}
+END_TEST
+
 /* The timeout comes while only a signal to the tree is watched. */
 START_TEST(test_timeout_in_a_watch) {
   struct command *command =
@@ -819,6 +840,7 @@ int main(void) {
   tcase_add_test(tcase, test_end_while_starting);
   tcase_add_test(tcase, test_survivors_are_counted);
   tcase_add_test(tcase, test_tree_signal);
+  tcase_add_loop_test(tcase, test_tree_signal_finds_who_hides, 0, 2);
   tcase_add_test(tcase, test_timeout_in_a_watch);
   tcase_add_test(tcase, test_no_stdin);
   tcase_add_test(tcase, test_stdin_data);
