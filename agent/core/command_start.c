@@ -14,12 +14,15 @@ struct start_job {
   struct job job;
   struct command *command; /* a reference; NULL: nobody waits any more */
   struct spawn spawn;
+  int64_t began, began_wall; /* on the worker: the loop may learn of the start much later */
   int status;
   struct error error;
 };
 
 static void start_work(struct job *job) {
   struct start_job *start = (struct start_job *)job;
+  start->began = clock_monotonic();
+  start->began_wall = clock_wall();
   start->status = spawn_run(&start->spawn, &start->error);
 }
 
@@ -80,10 +83,9 @@ static void start_done(struct job *job, enum job_end end) {
               command->id);
     fail(command, &error);
   } else {
-    int64_t now = loop_now(command->table->loop);
-    commands_on_started(command->table, now - command->started);
-    command->started = now;
-    command->started_wall = clock_wall();
+    commands_on_started(command->table, loop_now(command->table->loop) - command->started);
+    command->started = start->began;
+    command->started_wall = start->began_wall;
     if (start->status < 0) {
       command->program = steal_pointer(&start->spawn.program);
       fail(command, &start->error);

@@ -53,7 +53,7 @@ def test_every_field_of_the_result(client):
     assert result["truncated"] is False and result["oom_killed"] is False and result["survivors"] == 0
     started, finished = parsed(result["started_at"]), parsed(result["finished_at"])
     assert before - 0.01 <= started <= finished <= after + 0.01
-    assert 150 <= result["duration_ms"] <= (after - before) * 1000 + 1
+    assert 200 <= result["duration_ms"] <= (after - before) * 1000 + 1
     assert abs((finished - started) * 1000 - result["duration_ms"]) <= 5
 
 
@@ -203,8 +203,7 @@ def test_the_pid_is_the_commands(client):
 
 def test_duration_counts_from_the_start(client):
     result = client.exec("sleep 0.3")
-    # It counts from when the agent has learnt of the start, which may be some milliseconds late.
-    assert 250 <= result["duration_ms"] < 300 + 5000
+    assert 300 <= result["duration_ms"] < 300 + 5000
 
 
 def test_survivors_is_zero_after_a_kill(client):
