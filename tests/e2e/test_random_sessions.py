@@ -1,8 +1,11 @@
 """Sessions that do a bit of everything in a random order and leave at a random moment. What is looked for is a crash, a
 leak, a report of the sanitizers, or something that is not given back."""
 
+import contextlib
 import json
+import os
 import random
+import signal
 import threading
 
 import pytest
@@ -62,8 +65,7 @@ class Script:
                 if dice.random() < 0.2:
                     params[name] = value
         elif method == "kill":
-            # No STOP: a background child that it hits outlives its command and holds the pipes for ever, as it may.
-            params["signal"] = dice.choice(["TERM", "KILL", 0, "WINCH", "CONT", 34])
+            params["signal"] = dice.choice(["TERM", "KILL", 0, "STOP", "CONT", 34])
             if dice.random() < 0.3:
                 params["scope"] = "tree"
         elif method == "exec_input":
@@ -139,5 +141,9 @@ def test_random_sessions(start_agent):
             if item["state"] == "running":
                 client.start("kill", {"cmd_id": item["cmd_id"], "signal": "KILL", "scope": "tree"})
         wait_until(lambda: all(item["state"] == "finished" for item in client.call("exec_list")), 20, "the end of all commands")
+    # A background child that was stopped outlives its command and holds the pipes, as it may.
+    for pid in processes.descendants(agent.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     wait_until(lambda: agent.fd_count() <= before, 20, lambda: f"the descriptors to go: {processes.fds(agent.pid)}")
     wait_until(lambda: processes.zombies(agent.pid) == [])
