@@ -1,5 +1,5 @@
-/* exchange.h - one HTTP request and its answer, as api/ sees them. net/http.c is the only implementer; api/ reads the
- * request, answers once, and hears when the client has gone.
+/* exchange.h - one HTTP request and its answer, as api/ sees them. net/http_answer.c implements it for a socket,
+ * api/inner_exchange.c for a payload; a route reads the request, answers once, and hears when the client has gone.
  *
  * Life: a route's handle() is called with a new exchange. It (or later code on the loop) must answer exactly once, with
  * reply(), fail(), stream() or send_file(). Until then the client waits. The exchange is freed by net/ after its end;

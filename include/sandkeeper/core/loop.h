@@ -1,7 +1,8 @@
 /* loop.h - one epoll instance with watched descriptors, timers and deferred tasks.
  *
- * The program waits in loop_run_once() and nowhere else; the libraries are told what their descriptors are ready for
- * (net/ws.c, net/http.c). All of it is for one thread; what another thread has to say comes through core/worker.h.
+ * The program waits in loop_run_once() and nowhere else (loop_fd() and loop_dispatch() let a test look); the libraries
+ * are told what their descriptors are ready for (net/ws.c, net/http.c). All of it is for one thread; what another
+ * thread has to say comes through core/worker.h.
  *
  * Callbacks may start and stop any watch, timer or task, also their own, and may free the struct they were called
  * for: the loop does not touch it again after the call. They must not block, and must not call loop_dispatch().
