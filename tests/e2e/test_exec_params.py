@@ -302,6 +302,23 @@ def test_sudo_that_is_not_possible(start_agent, tmp_path):
         assert client.exec("/bin/echo next")["output"] == "next\n"
 
 
+def test_sudo_that_would_ask_for_a_password(start_agent, tmp_path):
+    """What sudo(8) says of itself is no result of the command; what looks like it but is one, stays one."""
+    directory = tmp_path_for_all(tmp_path)
+    sudo = os.path.join(directory, "sudo")
+    with open(sudo, "w") as file:
+        file.write('#!/bin/sh\n[ "$ANSWER" ] || { echo "sudo: a password is required" >&2; exit 1; }\n')
+        file.write('echo "$ANSWER"; echo "sudo: so it says" >&2; exit 1\n')
+    os.chmod(sudo, 0o755)
+    agent = as_nobody(start_agent, env={"PATH": f"{directory}:/usr/bin:/bin"})
+    with agent.connect() as client:
+        error = client.call_error("exec", {"command": "echo hi", "sudo": True})
+        assert error.code == -32008 and error.message == "sudo: a password is required"
+        assert error.data["kind"] == "spawn_failed" and error.data["program"] == "sudo"
+        result = client.exec("echo hi", sudo=True, env={"ANSWER": "it ran"})
+        assert result["exit_code"] == 1 and "it ran" in result["output"]
+
+
 def tmp_path_for_all(tmp_path):
     """pytest's directories are closed to other users."""
     path = str(tmp_path)

@@ -286,6 +286,16 @@ def test_memory_comes_back_after_many_commands(start_agent):
         wait_until(lambda: agent.rss_kib() < before + memory_kib(1024), what=lambda: f"{before} KiB again, not {agent.rss_kib()}")
 
 
+def test_a_burst_gives_its_memory_back(start_agent):
+    """Code that it touched and free heap go two seconds after the last command; nothing else gives them back."""
+    agent = start_agent()
+    with agent.connect() as client:
+        for call in [client.start_exec("echo hi") for _ in range(300)]:
+            call.result(60)
+        high = agent.rss_kib()
+        wait_until(lambda: agent.rss_kib() < high - 256, 20, lambda: f"less than {high} KiB, not {agent.rss_kib()}")
+
+
 def test_threads_go_when_there_is_no_work(start_agent):
     agent = start_agent()
     with agent.connect() as client:
