@@ -66,7 +66,7 @@ def test_while_stopping(start_agent):
     """503 and "stopping" on a connection that is there, until the last command has ended."""
     agent = start_agent()
     with agent.connect() as client, socket.create_connection(("127.0.0.1", agent.port), timeout=10) as probe:
-        client.exec("trap '' TERM; while :; do sleep 0.1; done", detached=True)
+        client.start_exec("trap '' TERM; echo ready; while :; do sleep 0.1; done").wait_for_text("ready")
         probe.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
         assert probe.recv(4096).startswith(b"HTTP/1.1 200 ")
         started = time.monotonic()

@@ -281,7 +281,7 @@ def test_delete(box):
 
 def test_delete_tells_streams_the_end_and_closes_1001(box):
     with box.agent.connect() as client:
-        call = client.start_exec("echo begun; trap 'echo last words; exit 3' TERM; while :; do sleep 0.02; done")
+        call = client.start_exec("trap 'echo last words; exit 3' TERM; echo begun; while :; do sleep 0.02; done")
         call.wait_for_text("begun")
         idle = box.agent.connect()
         assert box.delete().data["status"] == "destroying"
