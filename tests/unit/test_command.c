@@ -153,7 +153,8 @@ END_TEST
 
 /* [1] A background child holds the pipe: that delays nothing, and what it prints later still comes. */
 START_TEST(test_background_child) {
-  struct command *command = start_shell("(while [ ! -e go ]; do sleep 0.02; done; echo later) & echo now");
+  struct command *command =
+      start_shell("(while [ ! -e go ] && kill -0 $PPID; do sleep 0.02; done; echo later) & echo now");
   RUN_UNTIL(command_is_over(command));
   expect_output(command, STREAMS, "now\n");
   ck_assert_int_ge(command->pipes[STREAM_STDOUT].fd, 0);
@@ -168,7 +169,7 @@ END_TEST
 
 /* [1] Again with a child that prints for ever. */
 START_TEST(test_background_child_that_prints) {
-  struct command *command = start_shell("(while [ ! -e go ]; do echo x; done) & echo now");
+  struct command *command = start_shell("(while [ ! -e go ] && kill -0 $PPID; do echo x; done) & echo now");
   RUN_UNTIL(command_is_over(command));
   ck_assert(has_printed(command, "now\n"));
   close(open("go", O_CREAT | O_CLOEXEC, 0600));
@@ -180,9 +181,10 @@ END_TEST
 /* It is forgotten while a child still prints: the child neither blocks nor gets SIGPIPE, and no memory stays. */
 START_TEST(test_forgotten_with_open_pipes) {
   int fds = count_fds();
-  struct command *command = start_shell("trap 'echo pipe >pipe' PIPE; "
-                                        "(yes | head -c 3000000; echo $? >code; while [ ! -e go ]; do sleep 0.02; "
-                                        "done) & head -c 1000 /dev/zero");
+  struct command *command =
+      start_shell("trap 'echo pipe >pipe' PIPE; "
+                  "(yes | head -c 3000000; echo $? >code; while [ ! -e go ] && kill -0 $PPID; do sleep 0.02; "
+                  "done) & head -c 1000 /dev/zero");
   RUN_UNTIL(command_is_over(command));
   ck_assert_int_eq(commands_remove(&sandbox.commands, command, NULL), 0);
   ck_assert_ptr_null(commands_find(&sandbox.commands, command->id, NULL));
@@ -330,7 +332,7 @@ END_TEST
  * for ignores them. */
 #define COUNT_SIGNALS(name, file)                                                                \
   "trap 'echo " name " >>" file "' " name "; sh -c 'trap \"\" TERM USR1; exec sleep 774.021' & " \
-  "echo ready; while [ ! -e go ]; do wait $!; done; exit 0"
+  "echo ready; while [ ! -e go ] && kill -0 $PPID; do wait $!; done; exit 0"
 
 static off_t size_of(const char *path) {
   struct stat st;
@@ -348,7 +350,7 @@ static void run_for(int64_t ns) {
 START_TEST(test_term_comes_once) {
   struct command *command =
       start_shell("setsid sh -c \""
-                  "trap 'echo TERM >>outside' TERM; echo ready; while [ ! -e go ]; do sleep 0.02; done"
+                  "trap 'echo TERM >>outside' TERM; echo ready; while [ ! -e go ] && kill -0 $PPID; do sleep 0.02; done"
                   "\" & " COUNT_SIGNALS("TERM", "inside"));
   RUN_UNTIL(has_printed(command, "ready\nready\n"));
   RUN_UNTIL(count_processes("sleep 774.021") >= 2);
@@ -453,8 +455,9 @@ END_TEST
 /* A signal to the tree reaches each process once. It is counted at its own time; what was alive then is not the
  * result's number. */
 START_TEST(test_tree_signal) {
-  struct command *command = start_shell("setsid sh -c \"trap 'echo USR1 >>outside' USR1; echo ready; while [ ! -e go "
-                                        "]; do sleep 0.02; done\" & " COUNT_SIGNALS("USR1", "inside"));
+  struct command *command =
+      start_shell("setsid sh -c \"trap 'echo USR1 >>outside' USR1; echo ready; while [ ! -e go ] && kill -0 $PPID; "
+                  "do sleep 0.02; done\" & " COUNT_SIGNALS("USR1", "inside"));
   RUN_UNTIL(has_printed(command, "ready\nready\n"));
   RUN_UNTIL(count_processes("sleep 774.021") >= 2);
   command_signal_tree(command, SIGUSR1, 100 * CLOCK_MS);

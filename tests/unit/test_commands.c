@@ -412,7 +412,7 @@ END_TEST
 /* Each process of a command that handles SIGTERM sees it once at the shutdown as well. */
 START_TEST(test_shutdown_signals_once) {
   struct command *command = start_shell("trap 'echo TERM >>terms' TERM; sh -c 'trap \"\" TERM; exec sleep 774.205' & "
-                                        "echo ready; while [ ! -e go ]; do wait; done");
+                                        "echo ready; while [ ! -e go ] && kill -0 $PPID; do wait; done");
   RUN_UNTIL(has_printed(command, "ready"));
   RUN_UNTIL(count_processes("sleep 774.205") == 2);
   sandbox.options.grace = 3600 * CLOCK_SECOND;

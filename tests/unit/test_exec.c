@@ -275,7 +275,7 @@ START_TEST(test_character_in_two_reads) {
   client_send(
       &client,
       "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"exec\",\"params\":{\"command\":\"printf 'a\\\\342'; touch one; "
-      "while [ ! -e two ]; do sleep 0.01; done; printf '\\\\230\\\\225\\\\360\\\\237'\"}}");
+      "while [ ! -e two ] && kill -0 $PPID; do sleep 0.01; done; printf '\\\\230\\\\225\\\\360\\\\237'\"}}");
   bool touched = false;
   for (bool over = false; !over;) {
     json_object *message = client_pull(&client);
@@ -470,8 +470,8 @@ END_TEST
 /* ---- detached, existing, logs ---- */
 
 START_TEST(test_detached) {
-  struct seen seen = exec(
-      &client, "\"command\":\"while [ ! -e go ]; do sleep 0.01; done; echo done\",\"detached\":true,\"cmd_id\":\"d\"");
+  struct seen seen = exec(&client, "\"command\":\"while [ ! -e go ] && kill -0 $PPID; do sleep 0.01; done; echo "
+                                   "done\",\"detached\":true,\"cmd_id\":\"d\"");
   ck_assert_int_eq(seen.phase, START);
   expect_string(seen.response, "result.cmd_id", "d");
   ck_assert_int_gt(number_of(seen.response, "result.pid"), 1);

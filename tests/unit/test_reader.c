@@ -407,7 +407,7 @@ START_TEST(test_satisfied_reader_holds_nothing) {
   struct reader reader;
   struct reader_piece piece;
   struct command *command =
-      start_shell("echo first; while [ ! -e go ]; do sleep 0.02; done; head -c 2000000 /dev/zero");
+      start_shell("echo first; while [ ! -e go ] && kill -0 $PPID; do sleep 0.02; done; head -c 2000000 /dev/zero");
   RUN_UNTIL(has_printed(command, "first"));
   reader_attach(&reader, command, false, on_notify, NULL);
   ck_assert_int_eq(reader_next(&reader, 100, &piece), READER_DATA);
@@ -426,7 +426,7 @@ START_TEST(test_resumed_reader_lets_the_command_go_on) {
   struct reader_piece piece;
   struct error err = ERROR_INIT;
   struct command *command =
-      start_shell("head -c 600000 /dev/zero; echo end >&2; while [ ! -e go ]; do sleep 0.02; done; "
+      start_shell("head -c 600000 /dev/zero; echo end >&2; while [ ! -e go ] && kill -0 $PPID; do sleep 0.02; done; "
                   "head -c 100000 /dev/zero");
   RUN_UNTIL(command->log.head == 600004);
   reader_attach(&reader, command, true, on_notify, NULL);
