@@ -13,8 +13,12 @@
 #include <sys/socket.h>
 
 #define CONNECTIONS_MAX 2048
-#define POOL_SIZE (32 * 1024) /* bytes a connection: its head, and the pieces of body and answer under way */
-#define IDLE_TIMEOUT 60u      /* seconds without a byte in either direction, while one is due */
+
+/* Bytes a connection: its head, and the pieces of body and answer under way. libmicrohttpd 0.9.75 takes pools of up to
+ * 32 KiB from the heap, where those of connections that are gone stay as holes, and larger ones from mmap(2). */
+#define POOL_SIZE (36 * 1024)
+
+#define IDLE_TIMEOUT 60u /* seconds without a byte in either direction, while one is due */
 
 #define FIRST_HEAD_TIME (10 * CLOCK_SECOND)
 #define NEXT_HEAD_TIME (60 * CLOCK_SECOND)

@@ -232,6 +232,20 @@ def test_upload_in_constant_memory(server):
     assert processes.peak_rss_kib(server.pid) < before + 2048
 
 
+def test_connections_give_their_memory_back(server):
+    """libmicrohttpd's pools for them, some 16 MB, do not stay in the heap."""
+    server.http("GET", "/nothing")
+    before = processes.rss_kib(server.pid)
+    clients = [Http(server) for _ in range(400)]
+    for client in clients:
+        client.send(b"GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n")
+    for client in clients:
+        assert client.answer()[0] == 404
+    for client in clients:
+        client.socket.close()
+    wait_until(lambda: processes.rss_kib(server.pid) < before + 6000, 10, "the memory to come back")
+
+
 def test_paused_upload_holds_the_client_back(server):
     """Back-pressure: what the route does not take stays with the client."""
     with Http(server) as client:
