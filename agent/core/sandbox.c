@@ -25,6 +25,11 @@ static void on_jobs(void *arg, uint32_t jobs) {
   idle_jobs(&sandbox->idle, jobs);
 }
 
+static void on_workers_left(void *arg) {
+  struct sandbox *sandbox = arg;
+  idle_workers_left(&sandbox->idle);
+}
+
 static void on_stop(void *arg, int signal) {
   struct sandbox *sandbox = arg;
   /* TERM comes to all commands with the end itself. */
@@ -61,7 +66,8 @@ int sandbox_init(struct sandbox *sandbox, const struct sandbox_options *options,
       0)
     return -1;
   idle_init(&sandbox->idle, &sandbox->commands);
-  workers_observe(sandbox->workers, on_jobs, sandbox);
+  const struct workers_observer observer = {.jobs_done = on_jobs, .all_left = on_workers_left, .arg = sandbox};
+  workers_observe(sandbox->workers, &observer);
   const struct signals_handler handler = {.child = on_child, .stop = on_stop, .other = on_other, .arg = sandbox};
   sandbox->signals = signals_new(sandbox->loop, &handler, err);
   if (!sandbox->signals)

@@ -23,8 +23,7 @@ struct workers {
   int64_t timeout;
   int event_fd;
   struct loop_watch watch;
-  void (*jobs_done)(void *arg, uint32_t jobs);
-  void *observer;
+  struct workers_observer observer;
   uint32_t submitted[JOB_CLASSES]; /* not done yet; the loop's */
 
   pthread_mutex_t lock;
@@ -37,7 +36,7 @@ struct workers {
   uint32_t n_ready; /* of all classes */
   uint32_t running[JOB_CLASSES];
   uint32_t threads, idle, written_off;
-  bool stopping;
+  bool stopping, all_left;
 };
 
 /* ---- the threads' side ---- */
@@ -114,7 +113,11 @@ static void *thread_main(void *arg) {
     if (wake)
       wake_loop(workers);
   }
-  workers->threads--;
+  if (--workers->threads == 0 && !workers->stopping) {
+    uint64_t one = 1;
+    workers->all_left = true;
+    (void)!write(workers->event_fd, &one, sizeof one);
+  }
   pthread_cond_signal(&workers->thread_left);
   pthread_mutex_unlock(&workers->lock);
   return NULL;
@@ -281,6 +284,8 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
     list_remove(node);
     list_append(&finished, node);
   }
+  bool all_left = workers->all_left;
+  workers->all_left = false;
   pthread_mutex_unlock(&workers->lock);
 
   uint32_t jobs = 0;
@@ -291,13 +296,15 @@ static void on_finished(struct loop_watch *watch, uint32_t events) {
     job->done(job, JOB_DONE);
     jobs++;
   }
-  if (workers->jobs_done && jobs > 0)
-    workers->jobs_done(workers->observer, jobs);
+  const struct workers_observer *observer = &workers->observer;
+  if (observer->jobs_done && jobs > 0)
+    observer->jobs_done(observer->arg, jobs);
+  if (observer->all_left && all_left)
+    observer->all_left(observer->arg);
 }
 
-void workers_observe(struct workers *workers, void (*jobs_done)(void *arg, uint32_t jobs), void *arg) {
-  workers->jobs_done = jobs_done;
-  workers->observer = arg;
+void workers_observe(struct workers *workers, const struct workers_observer *observer) {
+  workers->observer = *observer;
 }
 
 /* A job can wait for a thread that is busy; without any, and without a way to start one, it would wait for nothing. */

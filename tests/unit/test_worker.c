@@ -527,14 +527,30 @@ static int64_t real_now(void) {
   return clock_monotonic();
 }
 
+static void count_jobs(void *arg, uint32_t jobs) {
+  unsigned *counts = arg;
+  counts[0] += jobs;
+}
+
+static void count_leaving(void *arg) {
+  unsigned *counts = arg;
+  counts[1]++;
+}
+
 /* No thread at rest: they end 10 s after the last job. */
 START_TEST(test_idle_threads_end) {
+  unsigned counts[2] = {0, 0};
+  const struct workers_observer observer = {.jobs_done = count_jobs, .all_left = count_leaving, .arg = counts};
+  workers_observe(workers, &observer);
   struct test_job *test = submit(1, JOB_FILE, -1, NULL, false);
   run_until_done(1);
   free(test);
   ck_assert_uint_ge(workers_stats(workers).threads, 1);
-  while (workers_stats(workers).threads > 0)
-    usleep(10000);
+  ck_assert_uint_eq(counts[1], 0);
+  while (counts[1] == 0)
+    loop_run_once(loop, 1000);
+  ck_assert_uint_eq(workers_stats(workers).threads, 0);
+  ck_assert_uint_eq(counts[0], 1);
   test = submit(2, JOB_FILE, -1, NULL, false);
   run_until_done(2);
   free(test);

@@ -2,7 +2,8 @@
  *
  * Work touches pages of code and leaves free memory inside the heap; neither goes back by itself. Two seconds after the
  * last child has ended or a worker has done its last job, and only when there was enough work to be worth it,
- * base/resident.h trims both. Nothing ticks: the timer runs once after work. Owner: the sandbox. */
+ * base/resident.h trims both; and once more after the last worker has left, 10 s later. Nothing ticks: the timer runs
+ * once after each. Owner: the sandbox. */
 #ifndef SANDKEEPER_CORE_IDLE_H
 #define SANDKEEPER_CORE_IDLE_H
 
@@ -13,6 +14,7 @@ struct idle {
   struct loop_timer timer;
   uint64_t jobs; /* done by workers */
   uint64_t work; /* what was done when it trimmed last */
+  bool due;      /* to be trimmed whatever was done */
 };
 
 void idle_init(struct idle *idle, struct commands *commands);
@@ -23,5 +25,8 @@ void idle_touch(struct idle *idle);
 
 /* Workers have done so many jobs. */
 void idle_jobs(struct idle *idle, uint32_t jobs);
+
+/* The last worker leaves. */
+void idle_workers_left(struct idle *idle);
 
 #endif

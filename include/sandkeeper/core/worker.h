@@ -76,8 +76,13 @@ void workers_free(struct workers *workers);
  * made. */
 int workers_submit(struct workers *workers, struct job *job, struct job_queue *queue, bool changes, struct error *err);
 
-/* Tells, on the loop, of so many jobs done; after their done(). For core/idle.h. */
-void workers_observe(struct workers *workers, void (*jobs_done)(void *arg, uint32_t jobs), void *arg);
+/* Hears of the threads, on the loop; for core/idle.h. Each may be NULL. */
+struct workers_observer {
+  void (*jobs_done)(void *arg, uint32_t jobs); /* so many more; after their done() */
+  void (*all_left)(void *arg);                 /* the last thread is about to end: there was no work for 10 s */
+  void *arg;
+};
+void workers_observe(struct workers *workers, const struct workers_observer *observer);
 
 struct worker_stats workers_stats(struct workers *workers);
 
