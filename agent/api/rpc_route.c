@@ -22,6 +22,7 @@ struct rpc_route {
   struct rpc_session *session;
   struct body body;
   bool stream;        /* NDJSON */
+  bool answered;      /* as one response */
   struct buf message; /* pulled, and not sent whole yet; then the answer */
   size_t sent;        /* of the message and its newline */
   struct loop_task task;
@@ -81,6 +82,8 @@ static void on_task(struct loop_task *task) {
   struct exchange *x = route->x;
   struct buf message;
   bool more = true;
+  if (route->answered)
+    return; /* a call wakes its peer once more when its response has been taken */
   buf_init(&message, SIZE_MAX, BUF_HEADROOM);
   for (int i = 0; i < PULLS_PER_TURN && more; i++) {
     more = rpc_session_pull(route->session, &message);
@@ -88,11 +91,13 @@ static void on_task(struct loop_task *task) {
       buf_move(&route->message, &message);
   }
   buf_free(&message);
-  if (more)
+  if (more) {
     loop_defer(x->api->sandbox->loop, &route->task, on_task, route);
-  else if (rpc_session_idle(route->session))
+  } else if (rpc_session_idle(route->session)) {
+    route->answered = true;
     /* Requests without an id have no response: there is nothing to say (JSON-RPC 2.0, 4.1). */
     x->ops->reply(x, 200, route->message.len > 0 ? "application/json" : NULL, &route->message);
+  }
 }
 
 /* ---- the session ---- */

@@ -55,6 +55,14 @@ def test_exec(agent):
     assert (result["output"], result["exit_code"], result["reason"]) == ("hi\nho\n", 3, "exited")
 
 
+def test_a_request_is_answered_once(start_agent):
+    agent = start_agent()
+    for call_id in range(10):
+        assert rpc(agent, exec_request("echo hi", call_id))["result"]["output"] == "hi\n"
+        assert post(agent, exec_request("echo hi", None))
+    assert agent.events(event="answered twice") == []
+
+
 def test_output_is_the_newest_512_kib_and_no_notification_is_made(agent):
     result = rpc(agent, exec_request("seq 1 1000000"))["result"]
     assert result["truncated"] is True
