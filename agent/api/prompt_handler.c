@@ -1,5 +1,6 @@
 /* A handler program for each prompt: the request on its stdin, events on its stdout, notes on its stderr. */
 #include "sandkeeper/api/prompt_run.h"
+#include "sandkeeper/api/rpc_parse.h"
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/log.h"
 #include "sandkeeper/core/commands.h"
@@ -7,7 +8,6 @@
 #include "sandkeeper/core/signals.h"
 
 #include <errno.h>
-#include <json-c/json_tokener.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,8 +208,15 @@ static bool are_words(json_object *words) {
   return true;
 }
 
+/* NULL: it is a command line, as "[ \"$MODEL\" ] && exec ask" is, which only begins like an array. */
+static json_object *parse_words(const char *handler) {
+  json_object *words = NULL;
+  struct error err = ERROR_INIT;
+  return *handler == '[' && rpc_parse(handler, strlen(handler), &words, &err) == 0 ? words : NULL;
+}
+
 static int set_program(struct spawn *spawn, const char *handler) {
-  json_object *words = *handler == '[' ? json_tokener_parse(handler) : NULL;
+  json_object *words = parse_words(handler);
   int status;
   if (words && are_words(words))
     status = set_words(spawn, words);

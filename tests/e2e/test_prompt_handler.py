@@ -167,6 +167,13 @@ def test_handler_without_a_shell(ask, no_shell):
     ]
 
 
+@pytest.mark.parametrize("handler", ['[ "$HOME" ] && cat > /dev/null; echo shell', '["a"];', '["a", 1]', "[1]", "["])
+def test_a_command_line_that_begins_like_an_array(ask, handler):
+    """Only a whole array of strings is one: "[" is a program too."""
+    said = ask(handler)
+    assert said[0] == {"type": "text", "text": "shell\n"} or "not found" in said[0]["message"] or "]" in said[0]["message"]
+
+
 @pytest.mark.parametrize("handler", ['["/no/program"]', "anything"])
 def test_handler_that_cannot_start(start_agent, no_shell, handler):
     agent = start_agent("--prompt-handler", handler, *no_shell, "--prompt-concurrency", "1")
