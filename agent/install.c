@@ -1,6 +1,7 @@
 /* install.c - see install.h. */
 #include "sandkeeper/install.h"
 
+#include "sandkeeper/base/error.h"
 #include "sandkeeper/base/fdutil.h"
 
 #include <elf.h>
@@ -19,7 +20,7 @@
 static const char program_name[] = "sandkeeper";
 
 static int fail(const char *what, const char *path, int number) {
-  fprintf(stderr, "sandkeeper install: %s %s: %s\n", what, path, strerror(number));
+  error_say("sandkeeper install: %s %s: %s", what, path, strerror(number));
   return 1;
 }
 
@@ -95,7 +96,7 @@ int install_main(int argc, char **argv) {
     return 0;
   }
   if (argc != 2 || argv[1][0] == '-' || argv[1][0] == '\0') {
-    fputs("sandkeeper install: it takes one argument, the directory to copy the program to\n", stderr);
+    error_say("sandkeeper install: it takes one argument, the directory to copy the program to");
     return 2;
   }
   return install_into(argv[1]);

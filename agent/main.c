@@ -253,7 +253,7 @@ static int check_options(const struct config *config, struct error *err) {
 static int parse_options(struct config *config, int argc, char **argv) {
   struct error err = ERROR_INIT;
   if (config_parse(config, argc, argv, &err) < 0 || (config->action == CONFIG_RUN && check_options(config, &err) < 0)) {
-    fprintf(stderr, "sandkeeper: %s\n", err.message);
+    error_say("sandkeeper: %s", err.message);
     return EXIT_USAGE;
   }
   if (config->action != CONFIG_RUN)

@@ -2,6 +2,7 @@
 #include "sandkeeper/probe.h"
 
 #include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/error.h"
 #include "sandkeeper/base/fdutil.h"
 
 #include <arpa/inet.h>
@@ -28,9 +29,9 @@ struct target {
 };
 
 static int usage_error(const char *what, const char *value) {
-  fprintf(stderr, "sandkeeper health: %s '%s' is not valid; it takes %s\n", what, value,
-          !strcmp(what, "--timeout") ? "seconds, or a number with ms, s, m or h"
-                                     : "http://ADDRESS[:PORT][/PATH] or unix:/PATH");
+  error_say("sandkeeper health: %s '%s' is not valid; it takes %s", what, value,
+            !strcmp(what, "--timeout") ? "seconds, or a number with ms, s, m or h"
+                                       : "http://ADDRESS[:PORT][/PATH] or unix:/PATH");
   return 2;
 }
 
@@ -258,7 +259,7 @@ int probe_main(int argc, char **argv) {
     }
     bool is_url = length == 5 && !memcmp(name, "--url", 5), is_timeout = length == 9 && !memcmp(name, "--timeout", 9);
     if (!is_url && !is_timeout) {
-      fprintf(stderr, "sandkeeper health: unknown option '%s'; it takes --url and --timeout\n", name);
+      error_say("sandkeeper health: unknown option '%s'; it takes --url and --timeout", name);
       return 2;
     }
     value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : "";
@@ -273,8 +274,7 @@ int probe_main(int argc, char **argv) {
   if (url && !target_from_url(&target, url))
     return usage_error("--url", url);
   if (!url && !target_from_environment(&target, &wrong)) {
-    fprintf(stderr, "sandkeeper health: SANDKEEPER_LISTEN or SANDKEEPER_PORT '%s' is not an address; use --url\n",
-            wrong);
+    error_say("sandkeeper health: SANDKEEPER_LISTEN or SANDKEEPER_PORT '%s' is not an address; use --url", wrong);
     return 2;
   }
   return probe(&target, timeout);

@@ -77,6 +77,18 @@ int error_wrap(struct error *err, const char *format, ...) {
   return -1;
 }
 
+void error_say(const char *format, ...) {
+  char line[ERROR_MESSAGE_MAX + 64];
+  va_list args;
+  va_start(args, format);
+  fit(line, sizeof line, vsnprintf(line, sizeof line, format, args));
+  va_end(args);
+  for (char *p = line; *p; p++)
+    if ((unsigned char)*p < ' ' || *p == 0x7f)
+      *p = '?';
+  fprintf(stderr, "%s\n", line);
+}
+
 enum error_kind error_kind_of_errno(int number) {
   switch (number) {
   case ENOENT:

@@ -57,6 +57,12 @@ def test_bad_flags(options):
     check_refused(run(*options))
 
 
+@pytest.mark.parametrize("options", [["--port", "1\n2"], ["--port\n"], ["health", "--url", "a\nb"], ["install", "/no\n/x"]])
+def test_a_complaint_is_one_line_whatever_it_quotes(options):
+    done = run(*options)
+    assert (done.returncode in (1, 2), len(done.stderr.splitlines())) == (True, 1), done
+
+
 def test_a_bad_flag_is_named():
     check_refused(run("--nonsense"), "--nonsense")
     check_refused(run("--port"), "--port")

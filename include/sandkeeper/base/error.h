@@ -60,6 +60,10 @@ int error_set_errno(struct error *err, int number, const char *format, ...) __at
 /* Puts context and ": " in front of the message. Returns -1. */
 int error_wrap(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* For main() and the subcommands, while there is no log: one line on stderr. A control character, which a value from
+ * the command line may hold, becomes "?". */
+void error_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* ENOENT -> NOT_FOUND; EACCES, EPERM, EROFS -> PERMISSION; EISDIR, ENOTDIR -> WRONG_TYPE; ENOSPC, EDQUOT -> NO_SPACE;
  * EEXIST -> EXISTS; ENOMEM -> INTERNAL; all others, ENAMETOOLONG and ELOOP among them, -> IO with the number. */
 enum error_kind error_kind_of_errno(int number);
