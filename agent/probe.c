@@ -136,15 +136,17 @@ static bool target_from_url(struct target *target, const char *url) {
   return length > 0 && target_inet(target, authority, length, 80);
 }
 
-/* Where an agent with this environment listens: the first of SANDKEEPER_LISTEN, else SANDKEEPER_PORT on loopback. */
+/* Where an agent with this environment listens: the first of SANDKEEPER_LISTEN, else SANDKEEPER_PORT on loopback. Read
+ * as config.c reads them: spaces may stand before an address, and a port that Kubernetes has set is none. */
 static bool target_from_environment(struct target *target, const char **wrong) {
   const char *listen_on = getenv("SANDKEEPER_LISTEN"), *port = getenv("SANDKEEPER_PORT");
   memset(target, 0, sizeof *target);
   strcpy(target->path, "/health");
   if (listen_on && *listen_on) {
     char first[128];
-    size_t length = strcspn(listen_on, ", ");
     *wrong = listen_on;
+    listen_on += strspn(listen_on, " ");
+    size_t length = strcspn(listen_on, ",");
     if (length >= sizeof first)
       return false;
     memcpy(first, listen_on, length);
@@ -153,7 +155,8 @@ static bool target_from_environment(struct target *target, const char **wrong) {
   }
   char address[32];
   *wrong = port;
-  int length = snprintf(address, sizeof address, "127.0.0.1:%s", port && *port ? port : "4001");
+  bool is_set = port && *port && strncmp(port, "tcp://", 6) != 0;
+  int length = snprintf(address, sizeof address, "127.0.0.1:%s", is_set ? port : "4001");
   return length > 0 && (size_t)length < sizeof address && target_inet(target, address, (size_t)length, 4001);
 }
 

@@ -135,6 +135,14 @@ def test_it_looks_where_the_environment_says(server):
     assert probe(env={"SANDKEEPER_LISTEN": f"unix:{server(GOOD, socket.AF_UNIX)}"}).returncode == 0
 
 
+def test_it_reads_the_environment_as_the_agent_does(server, tmp_path):
+    # Kubernetes sets this beside a service that is named sandkeeper; it means nothing to the agent.
+    assert "127.0.0.1:4001" in probe(env={"SANDKEEPER_PORT": "tcp://10.0.0.1:4001"}).stdout
+    assert probe(env={"SANDKEEPER_LISTEN": f" {server(GOOD)}, [::1]:1"}).returncode == 0
+    os.rename(server(GOOD, socket.AF_UNIX), tmp_path / "two words")
+    assert probe(env={"SANDKEEPER_LISTEN": f"unix:{tmp_path}/two words,[::1]:1"}).returncode == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
