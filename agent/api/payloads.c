@@ -46,10 +46,11 @@ static bool has_type(const struct payload_api *api, json_object *body) {
   return false;
 }
 
-/* The body that the route gets: for the environment it may be in either place. */
+/* The body that the route gets: for the environment it may be in either place. An empty envs beside a body is what a
+ * client sends that always fills in the field. */
 static json_object *body_of(const struct payload_api *api, json_object *payload) {
-  json_object *envs = is_env(api) ? params_get(payload, "envs") : NULL;
-  return envs ? envs : params_get(payload, "body");
+  json_object *envs = is_env(api) ? params_get(payload, "envs") : NULL, *body = params_get(payload, "body");
+  return envs && (!body || json_object_object_length(envs) > 0) ? envs : body;
 }
 
 static int check(json_object *payload, struct error *err) {

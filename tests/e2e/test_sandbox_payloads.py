@@ -53,6 +53,9 @@ def test_env_in_both_places(box):
     assert shell(box, "echo $A $B ${C-unset}") == "1 2 unset\n"
     box.configure(env(A="2", B=None)).data
     assert shell(box, "echo $A ${B-unset}") == "2 unset\n"
+    box.configure({"api": "/api/v1/env", "envs": {}, "body": {"A": "3"}}).data
+    box.configure({"api": "/api/v1/env", "envs": {}}).data
+    assert shell(box, "echo $A") == "3\n"
 
 
 def test_env_route(box):
