@@ -124,11 +124,6 @@ static void judge_error(struct payload_run *run, json_object *error) {
 
 /* One JSON value of the answer: a JSON-RPC response, an event of a prompt, an error of a route. */
 static void judge(struct payload_run *run, json_object *value) {
-  if (json_object_is_type(value, json_type_array)) {
-    for (size_t i = 0; i < json_object_array_length(value); i++)
-      judge(run, json_object_array_get_idx(value, i));
-    return;
-  }
   if (!json_object_is_type(value, json_type_object))
     return;
   const char *type = string_member(value, "type");
@@ -152,12 +147,24 @@ static void stop_looking(struct payload_run *run) {
   run->tokener = NULL;
 }
 
+/* An answer to a batch is taken apart: it may be long, and of each response only the reason is kept. */
+static size_t skip_between(const char *bytes, size_t len) {
+  size_t n = 0;
+  while (n < len && strchr("[,] \t\r\n", bytes[n]) && bytes[n])
+    n++;
+  return n;
+}
+
 static void on_take(void *arg, const char *bytes, size_t len) {
   struct payload_run *run = arg;
-  run->seen += len;
-  if (run->seen > PAYLOADS_ANSWER_MAX && run->tokener)
-    stop_looking(run);
   while (run->tokener && len > 0) {
+    if (!run->in_value) {
+      size_t skipped = skip_between(bytes, len);
+      bytes += skipped;
+      len -= skipped;
+      run->in_value = len > 0;
+      continue;
+    }
     json_object *value = json_tokener_parse_ex(run->tokener, bytes, (int)len);
     enum json_tokener_error state = json_tokener_get_error(run->tokener);
     size_t used = json_tokener_get_parse_end(run->tokener);
@@ -165,6 +172,7 @@ static void on_take(void *arg, const char *bytes, size_t len) {
       judge(run, value);
       json_object_put(run->last);
       run->last = value;
+      run->in_value = false;
       bytes += used;
       len -= used;
     } else if (state == json_tokener_continue) {
@@ -234,7 +242,7 @@ static void next(struct payload_run *run) {
   struct buf body;
   write_body(api, body_of(api, payload), &body);
   run->has_reason = false;
-  run->seen = 0;
+  run->in_value = false;
   run->tokener = json_tokener_new_ex(RPC_DEPTH_MAX);
   if (body.failed || !run->tokener) {
     buf_free(&body);

@@ -202,7 +202,15 @@ def test_large_and_loud_answers(box):
     assert box.configure(rpc("exec", command=noise)).data
     message = box.configure(rpc("exec", command=f"{noise}; exit 9")).fails(400, "exit code 9")
     assert len(message) < 3000
-    assert box.configure({"api": "/rpc", "body": [rpc("exec", command=noise)["body"]] * 20}).data
+    batch = [rpc("exec", command=noise)["body"]] * 20
+    assert box.configure({"api": "/rpc", "body": batch}).data
+    box.configure({"api": "/rpc", "body": [*batch, rpc("exec", command="sleep 0.1; exit 8")["body"]]}).fails(400, "exit code 8")
+
+
+def test_a_failure_behind_much_talk(start_agent):
+    talk = "head -c 9000000 /dev/zero | tr '\\0' x | fold -w 99; exit 7"
+    box = Control(start_agent("--sandbox-id", "box", "--prompt-handler", talk))
+    box.configure({"api": "/prompt", "body": {"prompt": "hi"}}).fails(400, "exited with code 7")
 
 
 def test_a_payload_as_long_as_it_may_be(box):

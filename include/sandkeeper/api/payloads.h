@@ -24,8 +24,6 @@ struct api;
 struct inner_exchange;
 
 #define PAYLOADS_MAX 64
-/* How much of one answer is looked at: an exec's output of 512 KiB fits, however it is escaped. */
-#define PAYLOADS_ANSWER_MAX (4u * 1024u * 1024u)
 
 /* The array `payloads` of a body, checked whole: an unknown api or a body that its api does not take is ERROR_INVALID
  * and nothing is carried out. *payloads is borrowed, NULL when absent. */
@@ -37,8 +35,8 @@ struct payload_run {
   size_t index;
   struct loop_task task;
   struct inner_exchange *inner;
-  json_tokener *tokener; /* reads the answer as it comes; NULL: no more of it is looked at */
-  size_t seen;           /* bytes of the answer */
+  json_tokener *tokener; /* reads the answer as it comes, value by value; NULL: no more of it is looked at */
+  bool in_value;         /* the tokener has a part of one */
   json_object *last;     /* its last value */
   bool has_reason;
   struct error reason;  /* why the payload has failed, as its answer says */
