@@ -86,8 +86,9 @@ void admin_api_handle(struct exchange *x) {
       rows[i].handle(x);
       return;
     }
-    x->ops->add_header(x, "Allow", strcmp(rows[i].method, "GET") == 0 ? "GET, HEAD" : rows[i].method);
-    envelope_fail(x, 405, "%s does not take %.20s; it takes %s", x->path, x->method, rows[i].method);
+    const char *allow = strcmp(rows[i].method, "GET") == 0 ? "GET, HEAD" : rows[i].method;
+    x->ops->add_header(x, "Allow", allow);
+    envelope_fail(x, 405, "%s does not take %.20s; it takes %s", x->path, x->method, allow);
     return;
   }
   envelope_fail(x, 404, "there is nothing at %.200s", x->path);

@@ -8,7 +8,7 @@
 #include "sandkeeper/api/rpc_route.h"
 #include "sandkeeper/api/sandbox_api.h"
 
-#define SANDBOX_METHODS "GET HEAD POST PUT PATCH DELETE" /* which of them a path takes it says itself */
+#define ALL_METHODS "GET HEAD POST PUT PATCH DELETE" /* which of them a path takes it says itself */
 
 const struct route api_routes[] = {
     {.methods = "GET HEAD", .path = "/health", .open = true, .handle = health_handle},
@@ -18,20 +18,20 @@ const struct route api_routes[] = {
     {.methods = "GET HEAD", .path = "/metrics", .handle = metrics_handle},
     {.methods = "POST", .path = "/prompt", .body_max = PROMPT_BODY_MAX, .handle = prompt_handle, .body = prompt_body},
     {.methods = "POST", .path = "/rpc", .handle = rpc_route_handle, .body = rpc_route_body},
-    {.methods = SANDBOX_METHODS,
+    {.methods = ALL_METHODS,
      .path = "/api/v1/sandbox/*",
      .body_max = SANDBOX_API_BODY_MAX,
      .handle = sandbox_api_handle},
-    {.methods = SANDBOX_METHODS,
+    {.methods = ALL_METHODS,
      .path = "/api/v1/sandboxes",
      .body_max = SANDBOX_API_BODY_MAX,
      .handle = sandbox_api_handle},
-    {.methods = SANDBOX_METHODS,
+    {.methods = ALL_METHODS,
      .path = "/api/v1/sandboxes/*",
      .body_max = SANDBOX_API_BODY_MAX,
      .handle = sandbox_api_handle},
     {.methods = "POST", .path = "/api/v1/env", .body_max = SANDBOX_API_BODY_MAX, .handle = env_api_handle},
-    {.methods = "GET HEAD POST", .path = "/admin/*", .body_max = SANDBOX_API_BODY_MAX, .handle = admin_api_handle},
+    {.methods = ALL_METHODS, .path = "/admin/*", .body_max = SANDBOX_API_BODY_MAX, .handle = admin_api_handle},
 };
 const size_t api_n_routes = sizeof api_routes / sizeof *api_routes;
 

@@ -373,6 +373,8 @@ def test_methods(box, call, method):
         ("PUT", "/api/v1/sandboxes", "GET, HEAD, POST"),
         ("PATCH", "/api/v1/sandboxes", "GET, HEAD, POST"),
         ("POST", "/admin/pool/status", "GET, HEAD"),
+        ("PUT", "/admin/pool/status", "GET, HEAD"),
+        ("DELETE", "/admin/rolling/start", "POST"),
         ("GET", "/admin/rolling/start", "POST"),
     ],
 )
