@@ -2,36 +2,21 @@
 #include "sandkeeper/core/files.h"
 #include "sandkeeper/core/files_cancel.h"
 #include "sandkeeper/core/files_keep.h"
+#include "sandkeeper/core/files_temp.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#define NOREPLACE 1 /* RENAME_NOREPLACE, linux/fs.h; musl has no renameat2 */
 #define PIECE 262144
 
 static int fail(int number, const char *source, const char *destination, struct error *err) {
   if (number == EEXIST || number == ENOTEMPTY)
     return error_set(err, ERROR_EXISTS, number, "cannot move %s to %s: the destination exists", source, destination);
   return error_set_errno(err, number, "cannot move %s to %s", source, destination);
-}
-
-static int rename_fresh(const char *source, const char *destination) {
-  if (syscall(SYS_renameat2, AT_FDCWD, source, AT_FDCWD, destination, NOREPLACE) == 0)
-    return 0;
-  if (errno != EINVAL && errno != ENOSYS)
-    return -1;
-  /* A file system that cannot promise it: look first. */
-  struct stat st;
-  if (lstat(destination, &st) == 0) {
-    errno = EEXIST;
-    return -1;
-  }
-  return rename(source, destination);
 }
 
 static int copy_link(const char *source, const char *destination, struct error *err) {
@@ -110,7 +95,7 @@ static int move_across(const char *source, const char *destination, bool overwri
 int files_move(const char *source, const char *destination, bool overwrite, struct error *err) {
   if (files_cancelled())
     return fail(errno, source, destination, err);
-  int status = overwrite ? rename(source, destination) : rename_fresh(source, destination);
+  int status = overwrite ? rename(source, destination) : files_rename_fresh(AT_FDCWD, source, AT_FDCWD, destination);
   if (status == 0)
     return 0;
   if (errno != EXDEV)

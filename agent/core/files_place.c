@@ -86,14 +86,15 @@ static int reserve(int fd, uint64_t size, uint64_t start, uint64_t len) {
   return check_room(fd, start + len > size ? start + len - size : 0);
 }
 
-/* Copies a file's content, from its start, to where `fd` stands. */
-static int copy(int fd, const char *path, int from, uint64_t len, struct error *err) {
+/* Copies a part of a file to where `fd` stands. */
+static int copy(int fd, const char *path, const struct files_bytes *content, struct error *err) {
+  uint64_t len = content->fd_len;
   cleanup_free char *piece = malloc(PIECE);
   if (!piece)
     return error_set_errno(err, ENOMEM, "cannot write %s", path);
   for (uint64_t done = 0; done < len;) {
     size_t want = len - done < PIECE ? (size_t)(len - done) : PIECE;
-    ssize_t n = pread(from, piece, want, (off_t)done);
+    ssize_t n = pread(content->fd, piece, want, (off_t)(content->fd_start + done));
     if (n < 0 && errno == EINTR)
       continue;
     if (n <= 0)
@@ -108,7 +109,7 @@ static int copy(int fd, const char *path, int from, uint64_t len, struct error *
 static int put(int fd, const char *path, const struct files_bytes *content, struct error *err) {
   if (content->bytes || content->len > 0)
     return files_place_stream(fd, path, content->bytes, content->len, err);
-  return copy(fd, path, content->fd, content->fd_len, err);
+  return copy(fd, path, content, err);
 }
 
 static int write_regular(int fd, const char *path, const struct files_bytes *content, const struct files_write_how *how,
@@ -141,8 +142,17 @@ static int write_regular(int fd, const char *path, const struct files_bytes *con
   return 0;
 }
 
-int files_place_write(int fd, const char *path, const struct files_bytes *content, const struct files_write_how *how,
-                      bool locked, struct error *err) {
+/* Whoever waited for the lock may hold a file that an edit has replaced: what is added to that is lost. */
+static bool is_replaced(const struct files_target *target, const struct stat *st) {
+  struct stat now;
+  if (target->direct)
+    return false;
+  return fstatat(target->dir, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0 || now.st_dev != st->st_dev ||
+         now.st_ino != st->st_ino;
+}
+
+int files_place_write(int fd, const char *path, const struct files_target *target, const struct files_bytes *content,
+                      const struct files_write_how *how, bool locked, struct error *err) {
   struct stat st;
   if (fstat(fd, &st) < 0)
     return error_set_errno(err, errno, "cannot write %s", path);
@@ -152,7 +162,9 @@ int files_place_write(int fd, const char *path, const struct files_bytes *conten
     return put(fd, path, content, err);
   if (!locked && files_lock(st.st_dev, st.st_ino) < 0)
     return error_set(err, ERROR_BUSY, errno, "cannot write %s: another write to it has not ended", path);
-  int status = write_regular(fd, path, content, how, err);
+  int status = 1;
+  if (!(how->append || how->at_offset) || !is_replaced(target, &st))
+    status = write_regular(fd, path, content, how, err);
   if (!locked)
     files_unlock(st.st_dev, st.st_ino);
   if (status == 0 && how->sync && fsync(fd) < 0)

@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#define NOREPLACE 1 /* RENAME_NOREPLACE, linux/fs.h; musl has no renameat2 */
 
 int files_temp_name(char name[FILES_TEMP_NAME_SIZE]) {
   uint8_t random[16];
@@ -98,24 +102,42 @@ int files_temp_open_anonymous(struct files_temp *temp, int dir) {
   return temp->fd < 0 ? -1 : 0;
 }
 
-/* Renames the file's own name over the target's. */
-static int replace(struct files_temp *temp, const char *name) {
-  if (files_cancelled() || renameat(temp->dir, temp->name, temp->dir, name) < 0)
+int files_rename_fresh(int from_dir, const char *from, int to_dir, const char *to) {
+  if (syscall(SYS_renameat2, from_dir, from, to_dir, to, NOREPLACE) == 0)
+    return 0;
+  if (errno != EINVAL && errno != ENOSYS)
+    return -1;
+  /* A file system that cannot promise it: look first. */
+  struct stat st;
+  if (fstatat(to_dir, to, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+    errno = EEXIST;
+    return -1;
+  }
+  return renameat(from_dir, from, to_dir, to);
+}
+
+/* Renames the file's own name to the target's. */
+static int replace(struct files_temp *temp, const char *name, enum files_temp_over over) {
+  if (files_cancelled())
+    return -1;
+  int status = over == FILES_TEMP_NOTHING ? files_rename_fresh(temp->dir, temp->name, temp->dir, name)
+                                          : renameat(temp->dir, temp->name, temp->dir, name);
+  if (status < 0)
     return -1;
   temp->named = false;
   forget(temp);
   return 0;
 }
 
-int files_temp_install(struct files_temp *temp, const char *name, bool fresh) {
+int files_temp_install(struct files_temp *temp, const char *name, enum files_temp_over over) {
   if (files_cancelled())
     return -1;
   if (temp->named)
-    return replace(temp, name);
-  if (fresh) {
+    return replace(temp, name, over);
+  if (over != FILES_TEMP_OLD) {
     if (link_anonymous(temp->fd, temp->dir, name) == 0)
       return 0;
-    if (errno != EEXIST)
+    if (errno != EEXIST || over == FILES_TEMP_NOTHING)
       return -1;
   }
   if (announce(temp) < 0)
@@ -123,7 +145,7 @@ int files_temp_install(struct files_temp *temp, const char *name, bool fresh) {
   int status = link_anonymous(temp->fd, temp->dir, temp->name);
   if (status == 0) {
     temp->named = true;
-    status = replace(temp, name);
+    status = replace(temp, name, over);
   }
   if (status < 0) {
     int number = errno;
@@ -136,11 +158,16 @@ int files_temp_install(struct files_temp *temp, const char *name, bool fresh) {
   return status;
 }
 
-void files_temp_drop(struct files_temp *temp) {
-  /* Closed first: NFS and FUSE keep a removed file under another name as long as it is open. */
-  fd_close(&temp->fd);
+void files_temp_unname(struct files_temp *temp) {
   if (temp->named)
     unlinkat(temp->dir, temp->name, 0);
   temp->named = false;
+  temp->dir = -1;
   forget(temp);
+}
+
+void files_temp_drop(struct files_temp *temp) {
+  /* Closed first: NFS and FUSE keep a removed file under another name as long as it is open. */
+  fd_close(&temp->fd);
+  files_temp_unname(temp);
 }

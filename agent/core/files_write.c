@@ -12,6 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* To extend a file that is replaced all the time. Each failed attempt means that somebody else's change went through.
+ */
+#define ATTEMPTS 1000
+
 enum plan {
   REPLACE,  /* the temporary file takes the target's place */
   IN_PLACE, /* a regular file is written where it is */
@@ -110,9 +114,13 @@ static void finish(struct files_upload *upload) {
   upload->path = NULL;
 }
 
+/* Where the content begins in the temporary file: a new file that begins at an offset has a hole before it. */
+static uint64_t temp_start(const struct files_upload *upload) {
+  return upload->plan == REPLACE && upload->how.at_offset ? upload->how.offset : 0;
+}
+
 static int put_temp(struct files_upload *upload, const void *bytes, size_t len, struct error *err) {
-  /* A new file that begins at an offset has a hole before it. */
-  uint64_t base = upload->plan == REPLACE && upload->how.at_offset ? upload->how.offset : 0;
+  uint64_t base = temp_start(upload);
   for (size_t done = 0; done < len;) {
     uint64_t at = base + upload->bytes;
     if (at > INT64_MAX - len)
@@ -130,14 +138,40 @@ static int put_temp(struct files_upload *upload, const void *bytes, size_t len, 
 
 /* ---- the commit ---- */
 
-static int place(struct files_upload *upload, const struct files_bytes *content, bool locked, struct error *err) {
+static bool extends(const struct files_upload *upload) {
+  return upload->how.append || upload->how.at_offset;
+}
+
+/* 0: done. 1: the target is another file by now. */
+static int place_once(struct files_upload *upload, const struct files_bytes *content, bool locked, struct error *err) {
   cleanup_close int fd = files_place_open(upload->path, &upload->target, upload->how.append, err);
-  if (fd < 0 || files_place_write(fd, upload->path, content, &upload->how, locked, err) < 0)
+  if (fd < 0)
     return -1;
+  int status = files_place_write(fd, upload->path, &upload->target, content, &upload->how, locked, err);
+  if (status != 0)
+    return status;
   /* Network file systems tell of a full disk only now. */
   if (close(fd_steal(&fd)) < 0 && errno != EINTR)
     return error_set_errno(err, errno, "cannot write %s", upload->path);
   return 0;
+}
+
+static int look_again(struct files_upload *upload, struct error *err) {
+  files_target_free(&upload->target);
+  return files_target_find(upload->path, true, &upload->target, err);
+}
+
+static int place(struct files_upload *upload, const struct files_bytes *content, bool locked,
+                 struct files_written *written, struct error *err) {
+  for (int i = 0; i < ATTEMPTS; i++) {
+    written->created = !upload->target.exists;
+    int status = place_once(upload, content, locked, err);
+    if (status <= 0)
+      return status;
+    if (look_again(upload, err) < 0)
+      return -1;
+  }
+  return error_set(err, ERROR_BUSY, 0, "cannot write %s: other programs keep replacing it", upload->path);
 }
 
 static void keep_attributes(struct files_upload *upload) {
@@ -167,14 +201,31 @@ static int sync_directory(int dir) {
   return fd < 0 || fsync(fd) < 0 ? -1 : 0;
 }
 
+/* A client may take minutes to send a file: what others did to the old one meanwhile (a chmod, a first content) counts.
+ * False: what is there now must not be replaced. */
+static bool can_replace(struct files_upload *upload) {
+  struct files_target *target = &upload->target;
+  struct stat now;
+  if (fstatat(target->dir, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0)
+    return true;
+  if (!S_ISREG(now.st_mode) || now.st_nlink > 1 || extends(upload))
+    return false;
+  target->exists = true;
+  target->st = now;
+  return true;
+}
+
 /* 0: done. 1: it cannot be replaced. */
 static int replace(struct files_upload *upload, struct error *err) {
   struct files_target *target = &upload->target;
+  if (!can_replace(upload))
+    return 1;
   keep_attributes(upload);
   if ((upload->how.sync && fsync(upload->temp.fd) < 0) || flush(upload->temp.fd) < 0)
     return error_set_errno(err, errno, "cannot write %s", upload->path);
-  if (files_temp_install(&upload->temp, target->name, !target->exists) < 0) {
-    if (must_stay(errno))
+  enum files_temp_over over = extends(upload) ? FILES_TEMP_NOTHING : target->exists ? FILES_TEMP_OLD : FILES_TEMP_FRESH;
+  if (files_temp_install(&upload->temp, target->name, over) < 0) {
+    if (must_stay(errno) || (errno == EEXIST && over == FILES_TEMP_NOTHING))
       return 1;
     return error_set_errno(err, errno, "cannot write %s", upload->path);
   }
@@ -186,22 +237,21 @@ static int replace(struct files_upload *upload, struct error *err) {
 /* `content`: all of it in memory; NULL: what the upload has taken. */
 static int commit(struct files_upload *upload, const struct files_bytes *content, bool locked,
                   struct files_written *written, struct error *err) {
-  struct files_bytes taken = {.fd = upload->temp.fd, .fd_len = upload->bytes};
-  *written = (struct files_written){.bytes = content ? content->len : upload->bytes, .created = !upload->target.exists};
+  struct files_bytes taken = {.fd = upload->temp.fd, .fd_start = temp_start(upload), .fd_len = upload->bytes};
+  *written = (struct files_written){.bytes = content ? content->len : upload->bytes};
   if (upload->plan == STREAM)
     return 0;
   if (upload->plan == REPLACE) {
     int status = replace(upload, err);
     written->atomic = status == 0;
+    written->created = !upload->target.exists;
     if (status <= 0)
       return status;
-    /* The temporary file of a new one at an offset has a hole in front of what was taken. */
-    if (upload->how.at_offset && !upload->target.exists) {
-      taken.fd_len += upload->how.offset;
-      upload->how.at_offset = false;
-    }
+    files_temp_unname(&upload->temp); /* the directory is the target's, which is let go of now */
+    if (look_again(upload, err) < 0)
+      return -1;
   }
-  return place(upload, content ? content : &taken, locked, err);
+  return place(upload, content ? content : &taken, locked, written, err);
 }
 
 /* ---- what files.h offers ---- */

@@ -382,6 +382,36 @@ def test_two_writers(agent, work):
     assert os.listdir(work) == ["f"]
 
 
+@pytest.mark.parametrize("kind", ["append", "offset"])
+def test_a_new_file_extended_by_several_at_once(agent, work, kind):
+    """None of them knows that another one makes the file: every part of it is there in the end."""
+    clients = [agent.connect() for _ in range(4)]
+    try:
+        for i in range(20):
+            path, calls = f"{work}/f{i}", []
+            for n, client in enumerate(clients):
+                how = {"append": True} if kind == "append" else {"offset": 10 * n}
+                calls.append(client.start("write_binary", {"path": path, "data": b64(b"%d" % n * 10), **how}))
+            for call in calls:
+                call.result()
+            assert sorted(get(path)) == sorted(b"0123" * 10)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_appends_beside_edits_are_kept(agent, work):
+    """An append that waits for an edit goes to the file that the edit made, not to the one that it replaced."""
+    path = put(f"{work}/f", "count 0\n" + "text\n" * 20_000)
+    with agent.connect() as one, agent.connect() as two:
+        for i in range(100):
+            edit = one.start("edit", {"path": path, "old_text": f"count {i}\n", "new_text": f"count {i + 1}\n"})
+            appends = [two.start("write", {"path": path, "content": "+", "append": True}) for _ in range(3)]
+            for call in (edit, *appends):
+                call.result()
+    assert get(path).count(b"+") == 300 and get(path).startswith(b"count 100\n")
+
+
 def test_order_within_a_connection(client, work):
     """File methods take effect in the order sent, also without waiting for an answer."""
     path = f"{work}/f"

@@ -364,6 +364,93 @@ START_TEST(test_upload) {
 }
 END_TEST
 
+static struct files_upload *begin(const char *path, const struct files_write_how *how, const char *text) {
+  struct files_upload *upload = files_upload_begin(path, how, &err);
+  REQUIRE(upload && files_upload_bytes(upload, text, strlen(text), &err) == 0);
+  return upload;
+}
+
+static void commit(struct files_upload *upload) {
+  if (files_upload_commit(upload, &written, &err) < 0)
+    ck_abort_msg("%s", err.message);
+  files_upload_free(upload);
+}
+
+/* Two who extend a file that is not there yet: both find that it is missing, and none may lose the other's bytes. */
+START_TEST(test_extended_by_two) {
+  struct files_write_how append = {.append = true}, offset = {.at_offset = true, .offset = 5};
+  struct files_upload *one = begin(at("f"), &append, "one "), *two = begin(at("f"), &append, "two");
+  commit(one);
+  REQUIRE(written.created && written.atomic);
+  commit(two);
+  REQUIRE(!written.created && !written.atomic);
+  require_content(at("f"), "one two");
+
+  struct files_upload *tail = begin(at("p"), &offset, "tail");
+  write_it(at("p"), "head, and more", &plain);
+  commit(tail);
+  require_content(at("p"), "head,tail more");
+
+  /* What has the name by then is a link: it is followed, as always. */
+  struct files_upload *more = begin(at("l"), &append, "more");
+  put(at("target"), "old ");
+  REQUIRE(symlink("target", at("l")) == 0);
+  commit(more);
+  REQUIRE(S_ISLNK(stat_of(at("l")).st_mode));
+  require_content(at("target"), "old more");
+  ck_assert_int_eq(count_entries(scratch), 4);
+}
+END_TEST
+
+/* The same where a temporary file has a name from the start: it goes, with its own directory and no other. */
+START_TEST(test_extended_by_two_with_names) {
+  struct files_write_how append = {.append = true};
+  isolate();
+  hide_proc();
+  struct files_upload *one = begin(at("d/f"), &append, "one "), *two = begin(at("d/f"), &append, "two");
+  ck_assert_int_eq(count_entries(at("d")), 2);
+  commit(one);
+  REQUIRE(written.created && written.atomic);
+  commit(two);
+  REQUIRE(!written.created && !written.atomic);
+  require_content(at("d/f"), "one two");
+  ck_assert_int_eq(count_entries(at("d")), 1);
+  show_proc();
+}
+END_TEST
+
+/* An upload may take minutes: what others do to the old file meanwhile counts. */
+START_TEST(test_upload_over_a_changed_file) {
+  put(at("f"), "old");
+  struct files_upload *upload = begin(at("f"), &plain, "new");
+  REQUIRE(chmod(at("f"), 0750) == 0);
+  commit(upload);
+  REQUIRE(written.atomic && mode_of(at("f")) == 0750);
+
+  upload = begin(at("f"), &plain, "linked");
+  REQUIRE(link(at("f"), at("twin")) == 0);
+  commit(upload);
+  REQUIRE(!written.atomic);
+  require_content(at("twin"), "linked");
+
+  upload = begin(at("new"), &plain, "new");
+  put(at("new"), "old");
+  REQUIRE(chmod(at("new"), 0700) == 0);
+  commit(upload);
+  REQUIRE(written.atomic && !written.created && mode_of(at("new")) == 0700);
+  require_content(at("new"), "new");
+
+  upload = begin(at("gone"), &plain, "back");
+  commit(upload);
+  upload = begin(at("gone"), &plain, "again");
+  REQUIRE(chmod(at("gone"), 0604) == 0 && unlink(at("gone")) == 0);
+  commit(upload);
+  require_content(at("gone"), "again");
+  ck_assert_uint_eq(mode_of(at("gone")), 0644);
+  ck_assert_int_eq(count_entries(scratch), 4);
+}
+END_TEST
+
 #define WRITERS 4
 #define ROUNDS 100
 #define LENGTH 50000
@@ -460,6 +547,9 @@ int main(void) {
   tcase_add_test(tests, test_magic_link);
   tcase_add_test(tests, test_kernel_file);
   tcase_add_test(tests, test_upload);
+  tcase_add_test(tests, test_extended_by_two);
+  tcase_add_test(tests, test_extended_by_two_with_names);
+  tcase_add_test(tests, test_upload_over_a_changed_file);
   tcase_add_loop_test(tests, test_two_writers, 0, 2);
   tcase_add_test(tests, test_given_up);
   suite_add_tcase(suite, tests);

@@ -31,13 +31,25 @@ int files_temp_open(struct files_temp *temp, int dir, const char *dir_path, mode
 /* Makes one that never gets a name, wherever there is room for it. 0, or -1 with errno. */
 int files_temp_open_anonymous(struct files_temp *temp, int dir);
 
-/* Makes it `name` in its directory, in the place of what has that name. `fresh`: nothing had it a moment ago.
- * 0, or -1 with errno; then it is what it was. EBUSY, EXDEV, EPERM and EACCES can mean that the name may be written but
- * not replaced. */
-int files_temp_install(struct files_temp *temp, const char *name, bool fresh);
+/* What may have the name that a temporary file gets. */
+enum files_temp_over {
+  FILES_TEMP_OLD,     /* an old file */
+  FILES_TEMP_FRESH,   /* nothing had it a moment ago; what has it now is replaced */
+  FILES_TEMP_NOTHING, /* nothing: EEXIST otherwise */
+};
+
+/* Makes it `name` in its directory, in the place of what has that name. 0, or -1 with errno; then it is what it was.
+ * EBUSY, EXDEV, EPERM and EACCES can mean that the name may be written but not replaced. */
+int files_temp_install(struct files_temp *temp, const char *name, enum files_temp_over over);
+
+/* Removes its name, if it has one; its content can still be read. It needs its directory no more. */
+void files_temp_unname(struct files_temp *temp);
 
 /* Closes it and removes its name, if it still has one of its own. */
 void files_temp_drop(struct files_temp *temp);
+
+/* Renames what replaces nothing: EEXIST then, where the file system cannot promise it as far as a look can tell. */
+int files_rename_fresh(int from_dir, const char *from, int to_dir, const char *to);
 
 /* A random name of its kind. 0, or -1 with errno. */
 int files_temp_name(char name[FILES_TEMP_NAME_SIZE]);
