@@ -102,6 +102,13 @@ int files_temp_open_anonymous(struct files_temp *temp, int dir) {
   return temp->fd < 0 ? -1 : 0;
 }
 
+int files_temp_flush(const struct files_temp *temp) {
+  int twin = fcntl(temp->fd, F_DUPFD_CLOEXEC, 0);
+  if (twin < 0)
+    return -1;
+  return close(twin) < 0 && errno != EINTR ? -1 : 0;
+}
+
 int files_rename_fresh(int from_dir, const char *from, int to_dir, const char *to) {
   if (syscall(SYS_renameat2, from_dir, from, to_dir, to, NOREPLACE) == 0)
     return 0;

@@ -188,14 +188,6 @@ static void keep_attributes(struct files_upload *upload) {
     (void)!fchmod(upload->temp.fd, mode);
 }
 
-/* What a close of the file would report: a network file system may only now find out that the disk is full. */
-static int flush(int fd) {
-  int twin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (twin < 0)
-    return -1;
-  return close(twin) < 0 && errno != EINTR ? -1 : 0;
-}
-
 static int sync_directory(int dir) {
   cleanup_close int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   return fd < 0 || fsync(fd) < 0 ? -1 : 0;
@@ -221,7 +213,7 @@ static int replace(struct files_upload *upload, struct error *err) {
   if (!can_replace(upload))
     return 1;
   keep_attributes(upload);
-  if ((upload->how.sync && fsync(upload->temp.fd) < 0) || flush(upload->temp.fd) < 0)
+  if ((upload->how.sync && fsync(upload->temp.fd) < 0) || files_temp_flush(&upload->temp) < 0)
     return error_set_errno(err, errno, "cannot write %s", upload->path);
   enum files_temp_over over = extends(upload) ? FILES_TEMP_NOTHING : target->exists ? FILES_TEMP_OLD : FILES_TEMP_FRESH;
   if (files_temp_install(&upload->temp, target->name, over) < 0) {

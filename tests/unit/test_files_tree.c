@@ -277,6 +277,69 @@ START_TEST(test_move_across) {
 }
 END_TEST
 
+/* What a rename does within a file system: the name gets another file. Nothing of the old one is kept or written. */
+START_TEST(test_move_across_replaces) {
+  isolate();
+  mount_tmpfs(at("m"), "size=1m");
+  put(at("f"), "new");
+  put(at("m/f"), "old");
+  REQUIRE(link(at("m/f"), at("m/twin")) == 0);
+  REQUIRE(files_move(at("f"), at("m/f"), true, &err) == 0);
+  require_content(at("m/f"), "new");
+  require_content(at("m/twin"), "old");
+
+  /* What cannot be moved leaves the old one. */
+  REQUIRE(symlink("twin", at("m/link")) == 0 && mkfifo(at("fifo"), 0600) == 0);
+  put(at("big"), "");
+  REQUIRE(truncate(at("big"), 3 << 20) == 0);
+  require_kind(files_move(at("big"), at("m/link"), true, &err), ERROR_NO_SPACE, at("m/link"));
+  require_kind(files_move(at("fifo"), at("m/link"), true, &err), ERROR_WRONG_TYPE, at("fifo"));
+  require_content(at("m/link"), "old");
+
+  REQUIRE(symlink("f", at("link")) == 0 && lchown(at("link"), 12, 34) == 0);
+  REQUIRE(files_move(at("link"), at("m/link"), true, &err) == 0);
+  struct stat st;
+  REQUIRE(lstat(at("m/link"), &st) == 0 && S_ISLNK(st.st_mode) && st.st_uid == 12 && st.st_gid == 34);
+  require_content(at("m/link"), "new");
+  REQUIRE(mkdir(at("m/d"), 0755) == 0);
+  require_kind(files_move(at("big"), at("m/d"), true, &err), ERROR_NO_SPACE, at("m/d"));
+  put(at("g"), "g");
+  require_kind(files_move(at("g"), at("m/d"), true, &err), ERROR_WRONG_TYPE, at("m/d"));
+  require_kind(files_move(at("g"), at("m/new/"), true, &err), ERROR_WRONG_TYPE, at("m/new/"));
+  require_content(at("g"), "g");
+  ck_assert_int_eq(count_entries(at("m")), 4);
+}
+END_TEST
+
+/* One file under both names: the source goes, and never the last one. */
+START_TEST(test_move_to_itself) {
+  isolate();
+  put(at("f"), "f");
+  REQUIRE(link(at("f"), at("twin")) == 0);
+  require_kind(files_move(at("f"), at("twin"), false, &err), ERROR_EXISTS, at("twin"));
+  REQUIRE(files_move(at("f"), at("twin"), true, &err) == 0);
+  REQUIRE(access(at("f"), F_OK) == -1);
+  require_content(at("twin"), "f");
+  REQUIRE(files_move(at("twin"), at("twin"), true, &err) == 0);
+  require_content(at("twin"), "f");
+
+  REQUIRE(mkdir(at("d"), 0755) == 0 && mkdir(at("again"), 0755) == 0);
+  put(at("d/f"), "x");
+  REQUIRE(files_move(at("d/f"), at("d/../d/f"), true, &err) == 0);
+  REQUIRE(mount(at("d"), at("again"), NULL, MS_BIND, NULL) == 0);
+  REQUIRE(files_move(at("d/f"), at("again/f"), true, &err) == 0);
+  require_content(at("d/f"), "x");
+  REQUIRE(link(at("d/f"), at("d/g")) == 0);
+  REQUIRE(files_move(at("d/f"), at("again/g"), true, &err) == 0);
+  REQUIRE(access(at("d/f"), F_OK) == -1);
+  require_content(at("d/g"), "x");
+  put(at("over"), "over");
+  REQUIRE(mount(at("d/g"), at("over"), NULL, MS_BIND, NULL) == 0);
+  require_kind(files_move(at("d/g"), at("over"), true, &err), ERROR_IO, at("over"));
+  require_content(at("d/g"), "x");
+}
+END_TEST
+
 /* The record of this process, in /var/tmp. */
 static void end(void) {
   files_leftovers_end();
@@ -298,6 +361,8 @@ int main(void) {
   tcase_add_test(tests, test_remove_refused);
   tcase_add_test(tests, test_move);
   tcase_add_test(tests, test_move_across);
+  tcase_add_test(tests, test_move_across_replaces);
+  tcase_add_test(tests, test_move_to_itself);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

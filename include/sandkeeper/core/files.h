@@ -175,7 +175,8 @@ int files_mkdir(const char *path, const mode_t *mode, struct error *err);
 int files_remove(const char *path, bool recursive, struct error *err);
 
 /* The destination is the new name itself, also when a directory has that name. One that exists is ERROR_EXISTS, unless
- * `overwrite`. Files and links, not directories, also move between file systems. */
+ * `overwrite`: then it is replaced, whatever it was, and stands until the moment when the new one is whole. Files and
+ * links, not directories, also move between file systems. Of two names of one file the source goes. */
 int files_move(const char *source, const char *destination, bool overwrite, struct error *err);
 
 #endif

@@ -31,6 +31,10 @@ int files_temp_open(struct files_temp *temp, int dir, const char *dir_path, mode
 /* Makes one that never gets a name, wherever there is room for it. 0, or -1 with errno. */
 int files_temp_open_anonymous(struct files_temp *temp, int dir);
 
+/* What a close of the file would report: a network file system may only now find out that the disk is full. 0, or -1
+ * with errno. */
+int files_temp_flush(const struct files_temp *temp);
+
 /* What may have the name that a temporary file gets. */
 enum files_temp_over {
   FILES_TEMP_OLD,     /* an old file */
