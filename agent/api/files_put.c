@@ -222,6 +222,9 @@ static int parse_mode(struct exchange *x, struct files_write_how *how, struct er
 
 static int parse(struct exchange *x, struct files_write_how *how, struct error *err) {
   *how = (struct files_write_how){.append = false};
+  /* curl -C: what would be taken for the whole file is only its end. RFC 9110, 14.5, wants this refused. */
+  if (x->ops->header(x, "Content-Range"))
+    return error_set(err, ERROR_INVALID, 0, "Content-Range: a PUT takes a whole file, or with append=1 what is added");
   if (parse_mode(x, how, err) < 0 || files_http_switch(x, "append", &how->append, err) < 0)
     return -1;
   return files_http_switch(x, "fsync", &how->sync, err);

@@ -283,6 +283,8 @@ def test_put_errors(agent, work):
     error_of(agent.http("PUT", url(work), body=b"new"), 409, -32004, work)
     error_of(agent.http("PUT", url(f"{work}/f/below"), body=b"new"), 409, -32004, f"{work}/f")
     error_of(agent.http("PUT", "/files", body=b"new"), 400, -32602, "path")
+    part = agent.http("PUT", url(f"{work}/f"), body=b"w", headers={"Content-Range": "bytes 2-2/3"})
+    error_of(part, 400, -32602, "Content-Range")
     os.mkfifo(f"{work}/fifo")
     error_of(agent.http("PUT", url(f"{work}/fifo"), body=b"new"), 500, -32000, "FIFO")
     error_of(agent.http("PUT", url("/dev/full"), body=b"new"), 507, -32007, "/dev/full")
