@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <sys/xattr.h>
 
+#define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, linux/mount.h; musl does not have it */
+
 static struct files_written written;
 static struct error err;
 static const struct files_write_how plain;
@@ -97,6 +99,21 @@ START_TEST(test_links) {
   REQUIRE(symlink("loop", at("loop")) == 0);
   require_error(at("loop"), ERROR_IO);
   ck_assert_int_eq(err.number, ELOOP);
+}
+END_TEST
+
+/* What the kernel refuses to follow is not followed by hand: else root would write where another user's link leads. */
+START_TEST(test_refused_link) {
+  isolate();
+  REQUIRE(mkdir(at("m"), 0755) == 0 && mount("tmpfs", at("m"), "tmpfs", NOSYMFOLLOW, NULL) == 0);
+  put(at("f"), "old");
+  REQUIRE(symlink("../f", at("m/link")) == 0 && symlink("../none", at("m/dangling")) == 0);
+  if (open(at("m/link"), O_PATH | O_CLOEXEC) >= 0)
+    return; /* before Linux 5.10 */
+  require_error(at("m/link"), ERROR_IO);
+  require_error(at("m/dangling"), ERROR_IO);
+  require_content(at("f"), "old");
+  REQUIRE(access(at("none"), F_OK) == -1);
 }
 END_TEST
 
@@ -536,6 +553,7 @@ int main(void) {
   tcase_add_test(tests, test_new_file);
   tcase_add_test(tests, test_case_28);
   tcase_add_test(tests, test_links);
+  tcase_add_test(tests, test_refused_link);
   tcase_add_test(tests, test_hard_link);
   tcase_add_test(tests, test_attributes);
   tcase_add_test(tests, test_acl);

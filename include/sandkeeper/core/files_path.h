@@ -18,8 +18,9 @@ struct files_target {
   struct stat st; /* of what exists: never a link */
 };
 
-/* Follows `path`, makes missing parents if asked, and fills *target, which owns what is in it: files_target_free()
- * after a success. Anything may exist there, see st; only a path that ends in a slash, "." or ".." is ERROR_WRONG_TYPE.
+/* Follows `path` as far as the kernel does, makes missing parents if asked, and fills *target, which owns what is in
+ * it: files_target_free() after a success. Anything may exist there, see st; only a path that ends in a slash, "." or
+ * ".." is ERROR_WRONG_TYPE.
  */
 int files_target_find(const char *path, bool make_parents, struct files_target *target, struct error *err);
 void files_target_free(struct files_target *target);
