@@ -42,15 +42,18 @@ void files_keep(int fd, const struct stat *old, int old_fd, mode_t mode) {
   if (fstat(fd, &now) < 0)
     return;
   bool group_kept = now.st_gid == old->st_gid || fchown(fd, (uid_t)-1, old->st_gid) == 0;
-  bool owner_kept = now.st_uid == old->st_uid || fchown(fd, old->st_uid, (gid_t)-1) == 0;
-  if (!owner_kept)
-    mode &= (mode_t)~S_ISUID;
   if (!group_kept)
     mode = (mode & (mode_t) ~(S_ISGID | S_IRWXG)) | (mode & S_IRWXO) << 3;
   /* The directory's default ACL may have given the new file one that the old file does not have. */
   (void)!fremovexattr(fd, ACL_NAME);
   if (old_fd >= 0)
     copy_attributes(old_fd, fd);
-  /* Last: a change of owner clears the set-ID bits. With an ACL its group bits are the mask, here as there. */
+  /* As long as the file is ours: once it is another user's, root needs CAP_FOWNER for this, which a container may lack.
+   * With an ACL the mode's group bits are the mask, here as there. */
+  (void)!fchmod(fd, mode & 01777);
+  bool owner_kept = now.st_uid == old->st_uid || fchown(fd, old->st_uid, (gid_t)-1) == 0;
+  if (!owner_kept)
+    mode &= (mode_t)~S_ISUID;
+  /* Again: a change of owner clears the set-ID bits. */
   (void)!fchmod(fd, mode & 07777);
 }

@@ -160,7 +160,8 @@ int files_target_find(const char *path, bool make_parents, struct files_target *
    * they are. When it comes to another file than the hand does, only the kernel's way may be used. */
   struct stat real;
   bool real_exists = stat(path, &real) == 0;
-  /* Links that the kernel does not follow (fs.protected_symlinks, a mount with nosymfollow) are not followed by hand. */
+  /* Links that the kernel does not follow (fs.protected_symlinks, a mount with nosymfollow) are not followed by hand.
+   */
   if (!real_exists && errno != ENOENT)
     return error_set_errno(err, errno, "cannot write %s", path);
   if (find(path, make_parents && !real_exists, target, err) < 0) {

@@ -139,6 +139,9 @@ static int write_regular(int fd, const char *path, const struct files_bytes *con
   bool whole = !how->append && !how->at_offset;
   if (whole && size > len && ftruncate(fd, (off_t)len) < 0 && errno != EINVAL && errno != EPERM)
     return error_set_errno(err, errno, "cannot cut %s", path);
+  /* Once more: each write has taken the set-ID bits away, unless this is root. */
+  if (how->has_mode && (how->mode & (S_ISUID | S_ISGID)) != 0 && fchmod(fd, how->mode) < 0)
+    return error_set_errno(err, errno, "cannot change the mode of %s", path);
   return 0;
 }
 

@@ -5,10 +5,21 @@
 
 #include "scratch.h"
 
+#include <linux/capability.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 
 #define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, linux/mount.h; musl does not have it */
+
+static void drop_capability(unsigned number) {
+  struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct data[2];
+  REQUIRE(syscall(SYS_capget, &head, data) == 0);
+  data[number / 32].effective &= ~(UINT32_C(1) << number % 32);
+  data[number / 32].permitted &= ~(UINT32_C(1) << number % 32);
+  REQUIRE(syscall(SYS_capset, &head, data) == 0);
+}
 
 static struct files_written written;
 static struct error err;
@@ -273,6 +284,33 @@ START_TEST(test_permissions) {
   write_it(at("foreign"), "new", &plain);
   REQUIRE(written.atomic);
   ck_assert_uint_eq(mode_of(at("foreign")), 0766);
+}
+END_TEST
+
+/* What is written in place has the mode that was asked for, though each write takes the set-ID bits away. */
+START_TEST(test_mode_in_place) {
+  REQUIRE(chmod(scratch, 0777) == 0);
+  become_nobody();
+  struct files_write_how how = {.append = true, .has_mode = true, .mode = 06755};
+  put(at("f"), "one ");
+  write_it(at("f"), "two", &how);
+  ck_assert_uint_eq(mode_of(at("f")), 06755);
+  REQUIRE(link(at("f"), at("twin")) == 0);
+  how.append = false;
+  write_it(at("f"), "three", &how);
+  REQUIRE(!written.atomic);
+  ck_assert_uint_eq(mode_of(at("twin")), 06755);
+}
+END_TEST
+
+/* In a container without CAP_FOWNER root may give a file away, and then no longer change its mode. */
+START_TEST(test_kept_without_fowner) {
+  put(at("f"), "old");
+  REQUIRE(chown(at("f"), 12, 34) == 0 && chmod(at("f"), 0751) == 0);
+  drop_capability(CAP_FOWNER);
+  write_it(at("f"), "new", &plain);
+  struct stat st = stat_of(at("f"));
+  REQUIRE(written.atomic && st.st_uid == 12 && st.st_gid == 34 && (st.st_mode & 07777) == 0751);
 }
 END_TEST
 
@@ -560,6 +598,8 @@ int main(void) {
   tcase_add_test(tests, test_append_and_offset);
   tcase_add_test(tests, test_errors);
   tcase_add_test(tests, test_permissions);
+  tcase_add_test(tests, test_mode_in_place);
+  tcase_add_test(tests, test_kept_without_fowner);
   tcase_add_test(tests, test_bind_mount);
   tcase_add_test(tests, test_devices);
   tcase_add_test(tests, test_magic_link);
