@@ -17,9 +17,9 @@ static void free_file(struct job *job) {
 
 static void work(struct job *job) {
   struct file_job *file = (struct file_job *)job;
-  files_cancel_watch(&file->given_up);
+  files_cancel_watch(&file->given_up, &file->job.moved);
   file->status = file->run(file, &file->out, &file->error);
-  files_cancel_watch(NULL);
+  files_cancel_watch(NULL, NULL);
 }
 
 static void ended(struct call *call) {

@@ -56,7 +56,7 @@ static void end_upload(struct put_job *job) {
 
 static void work(struct job *job) {
   struct put_job *put = (struct put_job *)job;
-  files_cancel_watch(&put->given_up);
+  files_cancel_watch(&put->given_up, &put->job.moved);
   put->status = 0;
   switch (put->step) {
   case PUT_BEGIN:
@@ -76,7 +76,7 @@ static void work(struct job *job) {
   }
   if (put->status < 0)
     end_upload(put);
-  files_cancel_watch(NULL);
+  files_cancel_watch(NULL, NULL);
 }
 
 /* ---- on the loop ---- */

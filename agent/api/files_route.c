@@ -244,9 +244,9 @@ void files_get_handle(struct exchange *x) {
 
 static void delete_work(struct job *job) {
   struct file_request *request = (struct file_request *)job;
-  files_cancel_watch(&request->given_up);
+  files_cancel_watch(&request->given_up, &request->job.moved);
   request->status = files_remove(request->path, request->recursive, &request->error);
-  files_cancel_watch(NULL);
+  files_cancel_watch(NULL, NULL);
 }
 
 static void delete_done(struct job *job, enum job_end end) {

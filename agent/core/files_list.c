@@ -1,5 +1,6 @@
 #include "sandkeeper/base/fdutil.h"
 #include "sandkeeper/core/files.h"
+#include "sandkeeper/core/files_cancel.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -91,9 +92,11 @@ static int fill(int dir, const char *path, const struct names *names, size_t lim
   if (!sorted || !list->entries)
     return error_set_errno(err, ENOMEM, "cannot list %s", path);
   size_t i = 0;
-  for (; i < names->n && list->n < wanted; i++)
+  for (; i < names->n && list->n < wanted; i++) {
     if (look(dir, sorted[i], &list->entries[list->n]))
       list->n++;
+    files_moved();
+  }
   list->more = i < names->n;
   return 0;
 }

@@ -101,6 +101,7 @@ static int copy(const struct files_source *source, const char *path, int fd, con
       put += n > 0 ? n : 0;
     }
     done += (uint64_t)got;
+    files_moved();
   }
 }
 

@@ -101,6 +101,7 @@ static int copy(int fd, const char *path, const struct files_bytes *content, str
       return error_set_errno(err, n < 0 ? errno : EIO, "cannot write %s: the temporary file", path);
     if (files_place_stream(fd, path, piece, (size_t)n, err) < 0)
       return -1;
+    files_moved();
     done += (uint64_t)n;
   }
   return 0;

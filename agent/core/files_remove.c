@@ -37,6 +37,7 @@ static int empty(const struct removal *removal, int dir, int depth, struct error
 static int remove_entry(const struct removal *removal, int dir, const char *name, int depth, struct error *err) {
   if (files_cancelled())
     return fail(removal, name, err);
+  files_moved();
   if (unlinkat(dir, name, 0) == 0 || errno == ENOENT)
     return 0;
   /* Linux says EISDIR; POSIX and some file systems say EPERM, as they do for what may not be removed. */

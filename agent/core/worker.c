@@ -260,9 +260,14 @@ static void on_deadline(struct loop_timer *timer) {
   struct workers *workers = job->workers;
   pthread_mutex_lock(&workers->lock);
   bool finished = job->state == JOB_FINISHED;
+  bool running = job->state == JOB_RUNNING;
   pthread_mutex_unlock(&workers->lock);
   if (finished)
     return; /* it came back at the last moment: its done() is on the way */
+  int64_t moved = atomic_load(&job->moved);
+  if (running && moved > 0 && moved + workers->timeout > loop_now(workers->loop) &&
+      loop_timer_start(workers->loop, &job->timer, moved + workers->timeout, on_deadline, job) == 0)
+    return;
   struct job_queue *queue = unlink_job(workers, job);
   job->done(job, JOB_TIMED_OUT);
   if (write_off(workers, job))
@@ -336,6 +341,7 @@ int workers_submit(struct workers *workers, struct job *job, struct job_queue *q
   job->queue = queue;
   job->changes = changes;
   job->admitted = false;
+  atomic_store(&job->moved, 0);
   job->state = JOB_WAITING;
   list_init(&job->node);
   list_init(&job->queue_node);

@@ -560,7 +560,7 @@ START_TEST(test_given_up) {
   REQUIRE(link(at("linked"), at("twin")) == 0 && mkdir(at("d"), 0755) == 0);
   struct files_upload *upload = files_upload_begin(at("f"), &plain, &err);
   REQUIRE(upload && files_upload_bytes(upload, "new", 3, &err) == 0);
-  files_cancel_watch(&given_up);
+  files_cancel_watch(&given_up, NULL);
   write_it(at("f"), "newer", &plain);
   given_up = true;
   static const char *const paths[] = {"f", "linked", "new", "a/b/c"};
@@ -574,7 +574,7 @@ START_TEST(test_given_up) {
   REQUIRE(files_move(at("f"), at("g"), true, &err) == -1 && err.number == ECANCELED);
   struct files_edited edited;
   REQUIRE(files_edit(at("f"), "newer", 5, "x", 1, false, &edited, &err) == -1 && err.number == ECANCELED);
-  files_cancel_watch(NULL);
+  files_cancel_watch(NULL, NULL);
   files_upload_free(upload);
   require_content(at("f"), "newer");
   require_content(at("linked"), "old");

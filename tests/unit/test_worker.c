@@ -433,6 +433,28 @@ START_TEST(test_written_off_and_back) {
 }
 END_TEST
 
+/* What gets on is none that hangs, however long it takes; its time counts from its last step. */
+START_TEST(test_a_job_that_gets_on) {
+  struct test_job *test = submit(1, JOB_FILE, 0, NULL, false);
+  wait_for_work(test);
+  for (int i = 0; i < 3; i++) {
+    fake_now += TIMEOUT - CLOCK_SECOND;
+    test->job.moved = fake_now;
+    fake_now += 2 * CLOCK_SECOND;
+    loop_run_once(loop, 1);
+    loop_run_once(loop, 1);
+    ck_assert_int_eq(n_timed_out, 0);
+  }
+  fake_now += TIMEOUT - 3 * CLOCK_SECOND;
+  loop_run_once(loop, 1);
+  ck_assert_int_eq(n_timed_out, 0);
+  let_time_out(1);
+  open_gate(0);
+  while (n_abandoned < 1)
+    loop_run_once(loop, 1);
+}
+END_TEST
+
 /* It came back, but the loop has not seen it when the deadline comes: done as if nothing had been. */
 START_TEST(test_back_at_the_last_moment) {
   struct test_job *test = submit(1, JOB_FILE, -1, NULL, false);
@@ -643,6 +665,7 @@ int main(void) {
   tcase_add_test(tcase, test_abandoned_queue);
   tcase_add_test(tcase, test_queues_keep_order);
   tcase_add_test(tcase, test_written_off_and_back);
+  tcase_add_test(tcase, test_a_job_that_gets_on);
   tcase_add_test(tcase, test_back_at_the_last_moment);
   tcase_add_test(tcase, test_waiting_job_times_out);
   tcase_add_test(tcase, test_queue_goes_on_behind_a_written_off_job);

@@ -5,10 +5,10 @@
  * them (6 at most), so that a hung mount leaves threads for starting processes, and the other way round; spawn jobs go
  * ahead of file jobs.
  *
- * A job that has not come back in time (--file-timeout, counted from when its turn in its queue came) is written off:
- * done() is called with JOB_TIMED_OUT, its thread no longer counts, and the job's memory belongs to the stuck thread,
- * which calls abandon() if it ever comes back. At most 8 threads may be written off and not back; then jobs are refused
- * with ERROR_BUSY.
+ * A job that has not come back in time (--file-timeout, counted from when its turn in its queue came, or from when it
+ * last said that it gets on) is written off: done() is called with JOB_TIMED_OUT, its thread no longer counts, and the
+ * job's memory belongs to the stuck thread, which calls abandon() if it ever comes back. At most 8 threads may be
+ * written off and not back; then jobs are refused with ERROR_BUSY.
  */
 #ifndef SANDKEEPER_CORE_WORKER_H
 #define SANDKEEPER_CORE_WORKER_H
@@ -17,6 +17,7 @@
 #include "sandkeeper/base/list.h"
 #include "sandkeeper/core/loop.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,6 +37,9 @@ struct job {
   void (*abandon)(struct job *job); /* after JOB_TIMED_OUT, when work() came back (on the worker, or on the loop) or was
                                        never begun (on the loop), and instead of done() when the pool ends: frees the
                                        job */
+
+  /* work() may store there when it got on, in ns of CLOCK_MONOTONIC: a long job is none that hangs. 0: it has not. */
+  _Atomic int64_t moved;
 
   /* The worker pool's. */
   struct workers *workers;
