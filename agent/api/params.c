@@ -85,7 +85,7 @@ int params_bool(json_object *params, const char *field, bool fallback, bool *val
 static bool whole_number(json_object *number, int64_t *value) {
   if (json_object_is_type(number, json_type_int)) {
     *value = json_object_get_int64(number);
-    return true;
+    return json_object_get_uint64(number) <= INT64_MAX; /* what is beyond has become the largest number */
   }
   double real = json_object_get_double(number);
   if (!json_object_is_type(number, json_type_double) || !(real >= -9007199254740992.0 && real <= 9007199254740992.0))

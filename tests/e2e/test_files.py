@@ -794,6 +794,8 @@ def test_path_errors(client, work, method):
         ("write", {"content": "x", "append": 1}, "append"),
         ("write_binary", {}, "data"),
         ("write_binary", {"data": "eA==", "offset": 1.5}, "offset"),
+        ("read", {"offset": 1 << 63}, "offset"),
+        ("read_stream", {"length": 1 << 63}, "length"),
         ("write_binary", {"data": "eA==", "offset": 0, "append": True}, "append"),
         ("edit", {"old_text": "a"}, "new_text"),
         ("edit", {"new_text": "a"}, "old_text"),
