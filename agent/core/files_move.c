@@ -144,8 +144,11 @@ static int move_across(const char *source, const char *destination, bool overwri
   if (!overwrite && lstat(destination, &there) == 0)
     return fail(EEXIST, source, destination, err);
   if (S_ISDIR(st.st_mode))
-    return error_set(err, ERROR_WRONG_TYPE, EXDEV,
-                     "cannot move %s to %s: a directory does not move to another file system", source, destination);
+    return error_set(
+        err, ERROR_WRONG_TYPE, EXDEV,
+        "cannot move %s to %s: the kernel does not rename this directory (another file system, or one that comes "
+        "from the container's image); `mv` copies it",
+        source, destination);
   struct place to;
   int status = place_find(destination, &to);
   if (status < 0)

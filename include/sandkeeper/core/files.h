@@ -176,7 +176,8 @@ int files_remove(const char *path, bool recursive, struct error *err);
 
 /* The destination is the new name itself, also when a directory has that name. One that exists is ERROR_EXISTS, unless
  * `overwrite`: then it is replaced, whatever it was, and stands until the moment when the new one is whole. Files and
- * links, not directories, also move between file systems. Of two names of one file the source goes. */
+ * links also move between file systems; directories do not, nor do those of a lower layer of overlayfs, for which
+ * rename(2) says the same. Of two names of one file the source goes. */
 int files_move(const char *source, const char *destination, bool overwrite, struct error *err);
 
 #endif
