@@ -226,7 +226,8 @@ static bool send_base64(struct exec_call *exec, const struct reader_piece *piece
   return true;
 }
 
-/* A replay that starts in the middle of a character starts at the next. The piece may end inside of it too. */
+/* A replay that starts in the middle of a character starts at the next. The piece may end inside of it too: then
+ * nothing of it is left, and the next piece has the rest. */
 static void skip_rest(struct exec_call *exec, struct reader_piece *piece) {
   uint8_t *cut = &exec->cut[piece->stream];
   if (*cut == 0)
@@ -249,6 +250,8 @@ static bool send_text(struct exec_call *exec, struct reader_piece *piece, struct
   if (carry->len == 0)
     exec->carry_offset[stream] = piece->offset;
   skip_rest(exec, piece);
+  if (piece->len == 0)
+    return false;
   struct json_out out = output_begin(exec, stream, exec->carry_offset[stream], message);
   json_out_text_begin(&out);
   size_t before = message->len;

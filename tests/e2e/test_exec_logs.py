@@ -235,6 +235,24 @@ def test_since_in_the_middle_of_a_character(client):
         assert logs(client, cmd_id, since={"stdout": offset})[0].text() == text
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_cut_character_that_lies_across_the_end_of_the_ring(client, before):
+    """The ring's memory ends at a multiple of its size: what is left of the first character is in two pieces."""
+    cups = 349_525  # 1 048 575 bytes
+    program = f"import sys; sys.stdout.buffer.write(b'x' * {before} + '☕'.encode() * {cups})"
+    result = client.exec(None, argv=["python3", "-c", program], output="none")
+    printed = ("x" * before + "☕" * cups).encode()
+    assert result["stdout_bytes"] == len(printed)
+    for since in [len(printed) - CAPACITY, CAPACITY - 1, CAPACITY - 2, 2 * CAPACITY - 1, 2 * CAPACITY - 2]:
+        if not len(printed) - CAPACITY <= since < len(printed):
+            continue
+        call, _ = logs(client, result["cmd_id"], since={"stdout": since})
+        expected = printed[since:].decode(errors="ignore")
+        assert call.text() == expected
+        if expected:
+            assert call.wait_for("exec.stdout")["offset"] == len(printed) - len(expected.encode())
+
+
 def test_resuming_after_a_lost_connection_loses_nothing(agent):
     with agent.connect() as one:
         one.exec("rm -f resume.fifo; mkfifo resume.fifo")
