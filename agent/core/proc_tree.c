@@ -1,5 +1,6 @@
 #include "sandkeeper/core/proc_tree.h"
 
+#include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/fdutil.h"
 
 #include <dirent.h>
@@ -13,11 +14,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* In execve(2) a process has no environment for a moment. So often it is looked at again. */
+#define EXEC_LOOKS 10
+#define EXEC_MOMENT (1 * CLOCK_MS)
+
+#define STAT_SIZE 1024
+/* In field 9 of stat: a thread of the kernel, without an environment. */
+#define KERNEL_THREAD 0x00200000u
+
 /* One line of the process table. */
 struct process {
   struct proc_id id;
   pid_t parent, session;
   bool belongs;
+  bool in_exec; /* whether it has the mark cannot be said yet */
 };
 
 struct table {
@@ -35,25 +45,32 @@ void proc_tree_free(struct proc_tree *tree) {
   tree->n_members = tree->capacity = 0;
 }
 
-/* Reads /proc/PID/stat. False: gone, or a zombie, which is as good as gone. */
-static bool read_stat(pid_t pid, struct process *process) {
-  char path[32], text[1024];
+/* Reads /proc/PID/stat, and returns what follows the name. NULL: gone. */
+static const char *read_stat_text(pid_t pid, char text[static STAT_SIZE]) {
+  char path[32];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    return false;
-  ssize_t n = read(fd, text, sizeof text - 1);
+    return NULL;
+  ssize_t n = read(fd, text, STAT_SIZE - 1);
   close(fd);
   if (n <= 0)
-    return false;
+    return NULL;
   text[n] = '\0';
   /* The name in parentheses may hold anything, also ") R 1": the last one ends it. */
-  const char *behind_name = strrchr(text, ')');
+  const char *end_of_name = strrchr(text, ')');
+  return end_of_name ? end_of_name + 1 : NULL;
+}
+
+/* False: gone, or a zombie, which is as good as gone. */
+static bool read_stat(pid_t pid, struct process *process) {
+  char text[STAT_SIZE];
+  const char *behind_name = read_stat_text(pid, text);
   char state;
   int parent, group, session;
   unsigned long long start;
   if (!behind_name ||
-      sscanf(behind_name + 1, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+      sscanf(behind_name, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
              &parent, &group, &session, &start) != 5)
     return false;
   if (state == 'Z' || state == 'X')
@@ -67,8 +84,26 @@ uint64_t proc_tree_start_of(pid_t pid) {
   return read_stat(pid, &process) ? process.id.start : 0;
 }
 
-/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. */
-static bool has_mark(pid_t pid, const char *mark, bool is_prefix) {
+/* An environment without a byte is empty, as env -i makes it, or the process is in execve(2), and has a new memory
+ * where its environment is not known to be yet. */
+static bool is_in_exec(pid_t pid) {
+  char text[STAT_SIZE], state;
+  const char *behind_name = read_stat_text(pid, text);
+  unsigned flags;
+  unsigned long long begin, end;
+  if (!behind_name ||
+      sscanf(
+          behind_name,
+          " %c %*d %*d %*d %*d %*d %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+          "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu",
+          &state, &flags, &begin, &end) != 4)
+    return false;
+  return state != 'Z' && state != 'X' && !(flags & KERNEL_THREAD) && (end == 0 || begin != end);
+}
+
+/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. *empty: there is
+ * nothing. */
+static bool has_mark(pid_t pid, const char *mark, bool is_prefix, bool *empty) {
   char path[32], text[8192];
   snprintf(path, sizeof path, "/proc/%d/environ", pid);
   cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -77,7 +112,7 @@ static bool has_mark(pid_t pid, const char *mark, bool is_prefix) {
   size_t want = strlen(mark) + (is_prefix ? 0 : 1); /* with its NUL, unless only the start counts */
   text[0] = '\0';                                   /* a variable starts behind a NUL */
   size_t have = 1;
-  for (;;) {
+  for (*empty = true;; *empty = false) {
     ssize_t n = read(fd, text + have, sizeof text - have);
     if (n <= 0)
       return false;
@@ -137,6 +172,31 @@ static bool is_own_child(const struct proc_tree *tree, const struct process *pro
   return tree->own_children && process->parent == getpid();
 }
 
+static bool carries_mark(const struct proc_tree *tree, struct process *process) {
+  bool empty = false;
+  bool found = has_mark(process->id.pid, tree->mark, tree->mark_is_prefix, &empty);
+  process->in_exec = !found && empty && is_in_exec(process->id.pid);
+  return found;
+}
+
+/* Those that were in execve(2) once more: nobody else may know of them. */
+static void mark_late(const struct proc_tree *tree, struct table *table) {
+  const struct timespec moment = {.tv_nsec = EXEC_MOMENT};
+  bool again = true;
+  for (int i = 0; again && i < EXEC_LOOKS; i++) {
+    again = false;
+    for (size_t k = 0; k < table->count; k++) {
+      struct process *process = &table->rows[k];
+      if (!process->in_exec || process->belongs)
+        continue;
+      if (!again)
+        nanosleep(&moment, NULL);
+      again = true;
+      process->belongs = carries_mark(tree, process);
+    }
+  }
+}
+
 static void mark_members(const struct proc_tree *tree, struct table *table) {
   pid_t self = getpid();
   /* What is older than the agent is not of its making: a shell may have started children before it became the agent by
@@ -149,8 +209,9 @@ static void mark_members(const struct proc_tree *tree, struct table *table) {
     bool young = process->id.start >= since;
     process->belongs = was_member(tree, process) || (young && is_own_child(tree, process)) ||
                        (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader)) ||
-                       (young && has_mark(process->id.pid, tree->mark, tree->mark_is_prefix));
+                       (young && carries_mark(tree, process));
   }
+  mark_late(tree, table);
 }
 
 static const struct process *find_row(const struct table *table, pid_t pid) {

@@ -83,6 +83,27 @@ START_TEST(test_by_mark) {
 }
 END_TEST
 
+/* One that becomes another program again and again has an environment each time it is looked at. */
+START_TEST(test_mark_in_exec) {
+  char script[64];
+  snprintf(script, sizeof script, "unit-exec-%d", getpid());
+  FILE *file = fopen(script, "we");
+  ck_assert_ptr_nonnull(file);
+  fprintf(file, "exec /bin/sh ./%s\n", script);
+  fclose(file);
+  char text[96];
+  snprintf(text, sizeof text, "exec >&-; exec /bin/sh ./%s", script);
+  pid_t pid = start(text, mark);
+  for (int i = 0; i < 300; i++) {
+    struct proc_tree tree = tree_of(mark, false);
+    ck_assert_int_eq(proc_tree_scan(&tree, 0), 1);
+    proc_tree_free(&tree);
+  }
+  end(pid);
+  unlink(script);
+}
+END_TEST
+
 /* The mark lies where a piece of the environment that is read ends, or behind megabytes of it. */
 START_TEST(test_mark_in_a_large_environment) {
   struct proc_tree tree = tree_of(mark, false);
@@ -272,6 +293,7 @@ int main(void) {
   tcase_set_timeout(tcase, 60);
   tcase_add_checked_fixture(tcase, set_up, NULL);
   tcase_add_test(tcase, test_by_mark);
+  tcase_add_test(tcase, test_mark_in_exec);
   tcase_add_test(tcase, test_mark_in_a_large_environment);
   tcase_add_test(tcase, test_no_mark_inside_a_variable);
   tcase_add_test(tcase, test_by_session_and_ancestor);
