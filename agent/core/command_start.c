@@ -59,12 +59,12 @@ static void run(struct command *command, struct start_job *start) {
     list_append(&command->table->unreaped, &command->unreaped_node);
   command->reaped = command->has_early_exit;
   command_set_state(command, COMMAND_RUNNING);
-  if (command->has_early_exit) {
+  /* The leader may be gone already; what it started is not, if its time has passed. */
+  if (!command->has_early_exit || command->ending)
+    command_end_start(command);
+  if (command->has_early_exit)
     command_leader_died(command, command->signal ? CLD_KILLED : CLD_EXITED,
                         command->signal ? command->signal : command->exit_code);
-  } else {
-    command_end_start(command);
-  }
 }
 
 static void start_done(struct job *job, enum job_end end) {

@@ -425,6 +425,22 @@ START_TEST(test_kill_while_starting) {
 }
 END_TEST
 
+/* Its time was over before it was known to run, and its leader has gone as well: what it started is ended all the same.
+ */
+START_TEST(test_end_of_an_early_exit) {
+  struct command *command = start_shell("setsid sleep 774.036 & exit 3");
+  siginfo_t info = {0};
+  command_end(command, REASON_TIMED_OUT, 200 * CLOCK_MS);
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) < 0 || count_processes("sleep 774.036") == 0)
+    usleep(1000);
+  RUN_UNTIL(command_is_over(command));
+  ck_assert_int_eq(command->reason, REASON_TIMED_OUT);
+  ck_assert_int_eq(command->exit_code, 3);
+  ck_assert_int_eq(count_processes("sleep 774.036"), 0);
+  command_unref(command);
+}
+END_TEST
+
 START_TEST(test_end_while_starting) {
   struct command *command = start_shell("trap '' TERM; sleep 774.032");
   command_end(command, REASON_TIMED_OUT, 200 * CLOCK_MS);
@@ -841,6 +857,7 @@ int main(void) {
   tcase_add_test(tcase, test_stopped_one_gets_the_signal);
   tcase_add_test(tcase, test_kill_while_starting);
   tcase_add_test(tcase, test_end_while_starting);
+  tcase_add_test(tcase, test_end_of_an_early_exit);
   tcase_add_test(tcase, test_survivors_are_counted);
   tcase_add_test(tcase, test_tree_signal);
   tcase_add_loop_test(tcase, test_tree_signal_finds_who_hides, 0, 2);
