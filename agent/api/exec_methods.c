@@ -101,10 +101,19 @@ struct tree_kill {
   struct call *call;
   struct command *command; /* a reference */
   struct command_observer observer;
+  bool starting; /* the signal waits for the program, which is all there will be to hit */
 };
 
 static void tree_kill_changed(struct command_observer *observer, struct command *command) {
   struct tree_kill *kill = observer->arg;
+  if (kill->starting) {
+    kill->starting = false;
+    if (command->state == COMMAND_FAILED)
+      answer_kill(kill->call, false, NULL);
+    else
+      terminator_watch(&command->terminator, TREE_SETTLE);
+    return;
+  }
   if (terminator_is_active(&command->terminator) || kill->call->answered)
     return;
   int survivors = terminator_survivors(&command->terminator);
@@ -119,6 +128,7 @@ static void tree_kill_ended(struct call *call) {
 }
 
 static void kill_tree(struct call *call, struct command *command, int number) {
+  bool signaled;
   struct tree_kill *kill = calloc(1, sizeof *kill);
   if (!kill) {
     struct error error = ERROR_INIT;
@@ -131,7 +141,11 @@ static void kill_tree(struct call *call, struct command *command, int number) {
   command_observe(command, &kill->observer);
   call->state = kill;
   call->ended = tree_kill_ended;
-  command_signal_tree(command, number, TREE_SETTLE);
+  kill->starting = command->state == COMMAND_STARTING;
+  if (kill->starting)
+    command_signal(command, number, &signaled, NULL);
+  else
+    command_signal_tree(command, number, TREE_SETTLE);
 }
 
 static void kill_start(struct call *call, json_object *params) {
@@ -143,7 +157,7 @@ static void kill_start(struct call *call, json_object *params) {
   if (!command || parse_signal(params, &number, &error) < 0 ||
       params_choice(params, "scope", scopes, 0, &scope, &error) < 0) {
     call_fail(call, &error);
-  } else if (scope == 1 && command->state == COMMAND_RUNNING) {
+  } else if (scope == 1 && (command->state == COMMAND_STARTING || command->state == COMMAND_RUNNING)) {
     kill_tree(call, command, number);
   } else if (command_signal(command, number, &signaled, &error) < 0) {
     call_fail(call, &error);

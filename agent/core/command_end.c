@@ -9,6 +9,7 @@
 
 /* How long the end of a command that a client signalled waits for what the signal hit, before survivors are told. */
 #define SETTLE (200 * CLOCK_MS)
+#define LAST_SIGNAL 64
 
 static struct loop *loop_of(const struct command *command) {
   return command->table->loop;
@@ -20,19 +21,49 @@ static bool group_is_ours(const struct command *command) {
   return command->pid > 0 && !command->reaped;
 }
 
+/* A stopped process acts on these only once it goes on. */
+static bool asks_for_the_end(int number) {
+  return number == SIGTERM || number == SIGHUP || number == SIGINT || number == SIGQUIT;
+}
+
+static bool stops(int number) {
+  return number == SIGSTOP || number == SIGTSTP || number == SIGTTIN || number == SIGTTOU;
+}
+
+static uint64_t bit_of(int number) {
+  return UINT64_C(1) << (number - 1);
+}
+
 static int signal_group(const struct command *command, int number) {
   if (kill(-command->pid, number) < 0)
     return -1;
-  /* A stopped process acts on these only once it goes on. */
-  if (number == SIGTERM || number == SIGHUP || number == SIGINT || number == SIGQUIT)
+  if (asks_for_the_end(number))
     kill(-command->pid, SIGCONT);
   return 0;
+}
+
+/* Each signal once, as the kernel keeps them for a process that does not run yet: one that stops takes back one that
+ * continues, and the other way round. */
+static void keep_signal(struct command *command, int number) {
+  if (stops(number))
+    command->pending_signals &= ~bit_of(SIGCONT);
+  else if (number == SIGCONT || asks_for_the_end(number))
+    command->pending_signals &= ~(bit_of(SIGSTOP) | bit_of(SIGTSTP) | bit_of(SIGTTIN) | bit_of(SIGTTOU));
+  command->pending_signals |= bit_of(number);
+}
+
+static void send_kept_signals(struct command *command) {
+  for (int number = 1; number <= LAST_SIGNAL; number++)
+    if (command->pending_signals & bit_of(number)) {
+      command->was_signaled = true;
+      signal_group(command, number);
+    }
 }
 
 int command_signal(struct command *command, int number, bool *signaled, struct error *err) {
   *signaled = true;
   if (command->state == COMMAND_STARTING) {
-    command->pending_signal = number;
+    keep_signal(command, number);
     return 0;
   }
   if (command->state != COMMAND_RUNNING || !group_is_ours(command)) {
@@ -148,10 +179,7 @@ void command_end_start(struct command *command) {
     loop_timer_start(loop, &command->timeout_timer, command->started + command->timeout, on_timeout, command);
   if (command->idle_timeout > 0)
     loop_timer_start(loop, &command->idle_timer, command->started + command->idle_timeout, on_idle, command);
-  if (command->pending_signal) {
-    command->was_signaled = true;
-    signal_group(command, command->pending_signal);
-  }
+  send_kept_signals(command);
 }
 
 void command_end_leader_died(struct command *command) {

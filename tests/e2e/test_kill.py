@@ -188,3 +188,22 @@ def test_a_kill_right_after_the_start(client):
         kill = client.start("kill", {"cmd_id": cmd_id, "signal": "KILL"})
         assert kill.result() == {"signaled": True}
         assert call.result(10)["signal"] == "SIGKILL"
+
+
+def test_kills_right_after_the_start(client):
+    """Nor may one take the place of another; and the scope tree counts survivors also then."""
+    for _ in range(30):
+        cmd_id = unique_cmd_id()
+        call = client.start_exec("exec sleep 600", cmd_id=cmd_id)
+        kill = client.start("kill", {"cmd_id": cmd_id, "signal": "KILL"})
+        tree = client.start("kill", {"cmd_id": cmd_id, "signal": "CONT", "scope": "tree"})
+        assert kill.result() == {"signaled": True}
+        assert tree.result() in ({"signaled": True, "survivors": 0}, {"signaled": False})
+        assert call.result(10)["signal"] == "SIGKILL"
+
+
+def test_the_tree_of_a_command_that_does_not_start(client):
+    call = client.start("exec", {"argv": ["/does/not/exist"], "cmd_id": "nothing"})
+    response = client.start("kill", {"cmd_id": "nothing", "scope": "tree"}).wait()
+    assert response.get("result") == {"signaled": False} or response["error"]["code"] == -32001
+    assert call.error().code == -32008

@@ -425,6 +425,36 @@ START_TEST(test_kill_while_starting) {
 }
 END_TEST
 
+/* Several signals while STARTING: none takes the place of another. */
+START_TEST(test_kills_while_starting) {
+  const struct {
+    int first, second;
+    int died_of;
+  } cases[] = {
+      {SIGKILL, SIGCONT, SIGKILL}, {SIGKILL, SIGUSR1, SIGKILL},  {SIGUSR1, SIGCONT, SIGUSR1},
+      {SIGSTOP, SIGTERM, SIGTERM}, {SIGTERM, SIGWINCH, SIGTERM},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct command *command = start_shell("exec sleep 774.037");
+    ck_assert(send_signal(command, cases[i].first));
+    ck_assert(send_signal(command, cases[i].second));
+    RUN_UNTIL(command_is_over(command));
+    ck_assert_int_eq(command->signal, cases[i].died_of);
+    command_unref(command);
+  }
+}
+END_TEST
+
+START_TEST(test_stop_and_continue_while_starting) {
+  struct command *command = start_shell("exit 3");
+  ck_assert(send_signal(command, SIGSTOP));
+  ck_assert(send_signal(command, SIGCONT));
+  RUN_UNTIL(command_is_over(command));
+  ck_assert_int_eq(command->exit_code, 3);
+  command_unref(command);
+}
+END_TEST
+
 /* Its time was over before it was known to run, and its leader has gone as well: what it started is ended all the same.
  */
 START_TEST(test_end_of_an_early_exit) {
@@ -856,6 +886,8 @@ int main(void) {
   tcase_add_test(tcase, test_kill_hits_the_group);
   tcase_add_test(tcase, test_stopped_one_gets_the_signal);
   tcase_add_test(tcase, test_kill_while_starting);
+  tcase_add_test(tcase, test_kills_while_starting);
+  tcase_add_test(tcase, test_stop_and_continue_while_starting);
   tcase_add_test(tcase, test_end_while_starting);
   tcase_add_test(tcase, test_end_of_an_early_exit);
   tcase_add_test(tcase, test_survivors_are_counted);

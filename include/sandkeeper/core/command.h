@@ -129,10 +129,10 @@ struct command {
 
   int64_t timeout, idle_timeout, last_output;
   struct loop_timer timeout_timer, idle_timer;
-  int pending_signal; /* a kill while STARTING */
-  bool was_signaled;  /* a client sent a signal: survivors are counted at the end */
-  bool ending;        /* command_end() was called: nothing may delay the end beyond the terminator's patience */
-  int64_t kill_at;    /* monotonic ns: the KILL of one that is to end and is STARTING */
+  uint64_t pending_signals; /* kills while STARTING: one bit a signal, the lowest is number 1 */
+  bool was_signaled;        /* a client sent a signal: survivors are counted at the end */
+  bool ending;              /* command_end() was called: nothing may delay the end beyond the terminator's patience */
+  int64_t kill_at;          /* monotonic ns: the KILL of one that is to end and is STARTING */
 
   /* Its mark, "SANDKEEPER_RUN=<run>.c<number>", is in the environment of every descendant. */
   struct terminator terminator;
@@ -145,7 +145,7 @@ void command_observe(struct command *command, struct command_observer *observer)
 void command_unobserve(struct command_observer *observer); /* fine when not observing, after list_init(&node) */
 
 /* Sends a signal to the command's process group. *signaled is false, and nothing is signalled, when it has ended: its
- * number may be another's. While STARTING the signal is kept and sent at the start. A signal that asks for the end is
+ * number may be another's. While STARTING signals are kept and sent at the start. A signal that asks for the end is
  * followed by SIGCONT, so that a stopped process gets it. 0, or -1: ERROR_PERMISSION (a command run by sudo). */
 int command_signal(struct command *command, int signal, bool *signaled, struct error *err);
 
