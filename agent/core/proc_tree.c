@@ -283,7 +283,7 @@ static bool has_no_child(void) {
   return none;
 }
 
-int proc_tree_scan(struct proc_tree *tree, int signal) {
+static int find_members(struct proc_tree *tree) {
   struct table table = {0};
   int status = read_table(&table);
   int number = errno;
@@ -294,6 +294,17 @@ int proc_tree_scan(struct proc_tree *tree, int signal) {
     number = errno;
   }
   free(table.rows);
+  errno = number;
+  return status;
+}
+
+int proc_tree_scan(struct proc_tree *tree, int signal) {
+  int status = find_members(tree);
+  /* A list of /proc is older than what is then read of each: a process may have had a child in between, and died. All
+   * were dead when the second list begins, so that it has their children. */
+  if (status == 0 && tree->n_members == 0)
+    status = find_members(tree);
+  int number = errno;
   if (signal)
     for (size_t i = 0; i < tree->n_members; i++)
       if (!has_got(tree, tree->members[i].group, signal))
