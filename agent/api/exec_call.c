@@ -193,14 +193,16 @@ static bool send_done(struct exec_call *exec, struct buf *message) {
   return true;
 }
 
+/* The start of a character that waits in the carry for its rest is lost with it. */
 static bool send_gap(struct exec_call *exec, const struct reader_piece *gap, struct buf *message) {
+  uint64_t carried = exec->carry[gap->stream].len;
   struct json_out out = call_notification(exec->call, "exec.gap", message);
   json_out_key(&out, "stream");
   json_out_string(&out, gap->stream == STREAM_STDOUT ? "stdout" : "stderr");
   json_out_key(&out, "offset");
-  json_out_uint(&out, gap->offset);
+  json_out_uint(&out, gap->offset - carried);
   json_out_key(&out, "dropped_bytes");
-  json_out_uint(&out, gap->lost);
+  json_out_uint(&out, gap->lost + carried);
   call_notification_end(&out);
   reader_take(&exec->reader, gap, 0);
   exec->carry[gap->stream].len = 0;

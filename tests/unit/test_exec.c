@@ -570,6 +570,33 @@ START_TEST(test_gap) {
 }
 END_TEST
 
+/* The same, when the client has the bytes up to the middle of a character: its start is lost as well. */
+START_TEST(test_gap_in_a_character) {
+  struct seen seen = {.from = &client};
+  client_send(&client,
+              "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"exec\",\"params\":{\"command\":\"printf 'ab\\\\342\\\\230'; "
+              "while [ ! -e two ] && kill -0 $PPID; do sleep 0.01; done; yes 0123456789abcde | head -c 3000000\"}}");
+  while (seen.len[0] == 0) {
+    json_object *message = client_wait(&client);
+    take_message(&seen, message);
+    json_object_put(message);
+  }
+  ck_assert_str_eq(seen.data[0], "ab");
+  seen.next[0] = 2;
+  touch("two");
+  RUN_UNTIL(sandbox.commands.counts.finished == 1);
+  json_object *message = client_wait(&client);
+  ck_assert(is_notification(message, "exec.gap"));
+  ck_assert_int_eq(number_of(message, "params.offset"), 2);
+  for (bool over = false; !over; message = over ? NULL : client_wait(&client)) {
+    over = take_message(&seen, message);
+    json_object_put(message);
+  }
+  ck_assert_uint_eq(seen.dropped[0] + seen.len[0], 3000004);
+  seen_free(&seen);
+}
+END_TEST
+
 /* ---- input and kill ---- */
 
 START_TEST(test_input) {
@@ -722,6 +749,7 @@ int main(void) {
   tcase_add_test(tcase, test_logs);
   tcase_add_test(tcase, test_logs_without_follow);
   tcase_add_test(tcase, test_gap);
+  tcase_add_test(tcase, test_gap_in_a_character);
   tcase_add_test(tcase, test_input);
   tcase_add_test(tcase, test_input_that_waits);
   tcase_add_test(tcase, test_kill);
