@@ -173,6 +173,22 @@ static void refuse_message(struct rpc_session *session, enum rpc_code code, cons
     refuse(call, code, message);
 }
 
+/* Valid JSON, but what stands for the name is cut. */
+static void refuse_nul_in_name(struct rpc_session *session, json_object *value) {
+  static const char message[] = "a member name holds a NUL character";
+  char *id = NULL;
+  const char *wrong;
+  if (!json_object_is_type(value, json_type_object)) {
+    refuse_message(session, RPC_INVALID_REQUEST, message);
+    return;
+  }
+  if (!read_id(value, &id, &wrong) || !id)
+    id = strdup("null");
+  struct call *call = call_new(session, id, NULL);
+  if (call)
+    refuse(call, RPC_INVALID_PARAMS, message);
+}
+
 static void receive_batch(struct rpc_session *session, json_object *requests) {
   size_t n = json_object_array_length(requests);
   if (n == 0) {
@@ -201,9 +217,12 @@ static void receive_batch(struct rpc_session *session, json_object *requests) {
   batch_release(batch);
 }
 
-static void receive_value(struct rpc_session *session, int status, json_object *value, const struct error *error) {
+static void receive_value(struct rpc_session *session, int status, json_object *value, bool nul_in_name,
+                          const struct error *error) {
   if (status < 0)
     refuse_message(session, error->kind == ERROR_INTERNAL ? RPC_INTERNAL_ERROR : RPC_PARSE_ERROR, error->message);
+  else if (nul_in_name)
+    refuse_nul_in_name(session, value);
   else if (json_object_is_type(value, json_type_array))
     receive_batch(session, value);
   else
@@ -222,9 +241,10 @@ void rpc_session_receive(struct rpc_session *session, const char *message, size_
     return;
   }
   json_object *value;
+  bool nul_in_name;
   struct error error = ERROR_INIT;
-  int status = rpc_parse(message, len, &value, &error);
-  receive_value(session, status, value, &error);
+  int status = rpc_parse_request(message, len, &value, &nul_in_name, &error);
+  receive_value(session, status, value, nul_in_name, &error);
   json_object_put(value);
 }
 
@@ -236,12 +256,14 @@ struct parse_job {
   struct buf message;
   int status;
   json_object *value;
+  bool nul_in_name;
   struct error error;
 };
 
 static void parse_work(struct job *job) {
   struct parse_job *parse = (struct parse_job *)job;
-  parse->status = rpc_parse(parse->message.data, parse->message.len, &parse->value, &parse->error);
+  parse->status =
+      rpc_parse_request(parse->message.data, parse->message.len, &parse->value, &parse->nul_in_name, &parse->error);
   buf_free(&parse->message);
 }
 
@@ -259,7 +281,7 @@ static void parse_done(struct job *job, enum job_end end) {
   if (session) {
     session->parse = NULL;
     if (end == JOB_DONE)
-      receive_value(session, parse->status, parse->value, &parse->error);
+      receive_value(session, parse->status, parse->value, parse->nul_in_name, &parse->error);
     else
       refuse_message(session, RPC_INTERNAL_ERROR, "the message could not be read in time");
     rpc_session_flow(session);

@@ -79,7 +79,18 @@ static int tokenize(json_tokener *tokener, const char *text, size_t len, json_ob
 }
 
 int rpc_parse(const char *text, size_t len, json_object **value, struct error *err) {
+  bool nul_in_name;
+  int status = rpc_parse_request(text, len, value, &nul_in_name, err);
+  if (status < 0 || !nul_in_name)
+    return status;
+  json_object_put(*value);
   *value = NULL;
+  return error_set(err, ERROR_INVALID, 0, "parse error: a member name holds a NUL character");
+}
+
+int rpc_parse_request(const char *text, size_t len, json_object **value, bool *nul_in_name, struct error *err) {
+  *value = NULL;
+  *nul_in_name = false;
   if (len == 0)
     text = ""; /* an empty buffer has no address */
   if (len > INT_MAX)
@@ -90,14 +101,13 @@ int rpc_parse(const char *text, size_t len, json_object **value, struct error *e
   const char *nul = memchr(text, '\0', len); /* json-c takes one for the end */
   if (nul)
     return error_set(err, ERROR_INVALID, 0, "parse error: a NUL byte at byte %td", nul - text);
-  if (has_nul_in_name(text, len))
-    return error_set(err, ERROR_INVALID, 0, "parse error: a member name holds a NUL character");
   json_tokener *tokener =
       json_tokener_new_ex(RPC_DEPTH_MAX + 1); /* the value in the innermost one is a level of its own */
   if (!tokener)
     return error_set_errno(err, ENOMEM, "parse error");
   json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
   int status = tokenize(tokener, text, len, value, err);
+  *nul_in_name = status == 0 && has_nul_in_name(text, len);
   json_tokener_free(tokener);
   return status;
 }

@@ -145,9 +145,9 @@ def test_null_is_as_good_as_absent(client):
 
 
 def test_a_nul_in_the_name_of_a_field(client):
-    """json-c would cut the name there, so the whole message is refused, with a reason."""
-    answer = client.answer_to('{"jsonrpc":"2.0","method":"exec","id":1,"params":{"command":"true","env":{"A\\u0000B":"x"}}}')
-    assert answer["error"]["code"] in (-32602, -32700) and "NUL" in answer["error"]["message"]
+    """json-c would cut the name there, so the whole message is refused; whoever asked is told."""
+    error = client.call_error("exec", {"command": "true", "env": {"A\0B": "x"}})
+    assert error.code == -32602 and "NUL" in error.message
 
 
 def test_not_found_working_dir(client):

@@ -69,7 +69,6 @@ static const char *const no_json[] = {
     "\"\xe2\x98\"",
     "\"\xc0\x80\"",
     "\"\xed\xa0\x80\"",
-    "{\"a\\u0000b\":1}",
     "{\"a\":1 \"b\":2}",
     "{a:1}",
     "/* */ {}",
@@ -103,6 +102,25 @@ START_TEST(test_nul_bytes) {
   buf_init(&empty, 100, 0);
   rpc_session_take(client.session, &empty);
   expect_answer("null", -32700, "parse_error", "empty");
+}
+END_TEST
+
+/* It is JSON, so that who asked can be told. A long message is read on a worker. */
+START_TEST(test_nul_in_a_name) {
+  static const char exec[] =
+      "\"jsonrpc\":\"2.0\",\"method\":\"exec\",\"params\":{\"command\":\"true\",\"env\":{\"A\\u0000B\":\"x\"}}";
+  client_send(&client, "{%s,\"id\":7}", exec);
+  expect_answer("7", -32602, "invalid_params", "NUL");
+  client_send(&client, "{%s,\"id\":\"seven\"}%100000s", exec, "");
+  expect_answer("\"seven\"", -32602, "invalid_params", "NUL");
+  client_send(&client, "{%s,\"id\":[]}", exec);
+  expect_answer("null", -32602, "invalid_params", "NUL");
+  client_send(&client, "{\"a\\u0000b\":1}");
+  expect_answer("null", -32602, "invalid_params", "NUL");
+  client_send(&client, "[{%s,\"id\":7}]", exec);
+  expect_answer("null", -32600, "invalid_request", "NUL");
+  client_send(&client, "{%s,\"id\":7", exec);
+  expect_answer("null", -32700, "parse_error", "");
 }
 END_TEST
 
@@ -753,6 +771,7 @@ int main(void) {
   tcase_add_checked_fixture(tcase, begin, end);
   tcase_add_test(tcase, test_no_json);
   tcase_add_test(tcase, test_nul_bytes);
+  tcase_add_test(tcase, test_nul_in_a_name);
   tcase_add_test(tcase, test_nul_in_names);
   tcase_add_test(tcase, test_depth);
   tcase_add_test(tcase, test_cut_messages);

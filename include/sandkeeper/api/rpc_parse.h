@@ -5,6 +5,7 @@
 #include "sandkeeper/base/error.h"
 
 #include <json-c/json_object.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define RPC_DEPTH_MAX 64 /* docs/protocol.md 3.3 */
@@ -14,5 +15,9 @@
  * strict as json-c gets (it still takes NaN and single quotes): valid UTF-8, nothing behind the value, no member name
  * that holds a NUL (json-c would cut it there). */
 int rpc_parse(const char *text, size_t len, json_object **value, struct error *err);
+
+/* The same for a request: a member name that holds a NUL is no parse error, but *nul_in_name. Of such a value only the
+ * id may be used, to say so to whoever waits for the answer. */
+int rpc_parse_request(const char *text, size_t len, json_object **value, bool *nul_in_name, struct error *err);
 
 #endif
