@@ -66,15 +66,14 @@ static void exec_logs_start(struct call *call, json_object *params) {
 static int parse_signal(json_object *params, int *number, struct error *err) {
   json_object *value = params_get(params, "signal");
   const char *name;
+  int64_t whole;
   *number = SIGTERM;
   if (!value)
     return 0;
-  if (json_object_is_type(value, json_type_int))
-    *number = signals_parse(json_object_get_string(value));
-  else if (params_string(params, "signal", false, &name, err) < 0)
-    return -1;
+  if (json_object_is_type(value, json_type_string))
+    *number = params_plain_string(value, "signal", &name, NULL) < 0 ? -1 : signals_parse(name);
   else
-    *number = signals_parse(name);
+    *number = params_integer(params, "signal", 1, 64, 0, &whole, NULL, NULL) < 0 ? -1 : (int)whole;
   if (*number < 0)
     return error_set(err, ERROR_INVALID, 0, "signal: it takes a name like SIGTERM or TERM, or a number from 1 to 64");
   return 0;

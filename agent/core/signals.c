@@ -118,6 +118,27 @@ void signals_free(struct signals *signals) {
   free(signals);
 }
 
+/* What follows RTMIN or RTMAX: nothing, or the sign and a number. -1: anything else. */
+static int realtime_offset(const char *text, char sign) {
+  char *end;
+  if (*text == '\0')
+    return 0;
+  if (text[0] != sign || text[1] < '0' || text[1] > '9')
+    return -1;
+  unsigned long offset = strtoul(text + 1, &end, 10);
+  return *end == '\0' && offset <= (unsigned long)(SIGRTMAX - SIGRTMIN) ? (int)offset : -1;
+}
+
+static int parse_realtime(const char *text) {
+  bool from_max = strncasecmp(text, "RTMAX", 5) == 0;
+  if (!from_max && strncasecmp(text, "RTMIN", 5) != 0)
+    return -1;
+  int offset = realtime_offset(text + 5, from_max ? '-' : '+');
+  if (offset < 0)
+    return -1;
+  return from_max ? SIGRTMAX - offset : SIGRTMIN + offset;
+}
+
 int signals_parse(const char *text) {
   char *end;
   if (*text >= '0' && *text <= '9') {
@@ -132,14 +153,7 @@ int signals_parse(const char *text) {
   for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
     if (strcasecmp(text, aliases[i].name) == 0)
       return aliases[i].number;
-  if (strncasecmp(text, "RTMIN", 5) != 0)
-    return -1;
-  if (text[5] == '\0')
-    return SIGRTMIN;
-  if (text[5] != '+' || text[6] < '0' || text[6] > '9')
-    return -1;
-  unsigned long offset = strtoul(text + 6, &end, 10);
-  return *end == '\0' && offset <= (unsigned long)(SIGRTMAX - SIGRTMIN) ? SIGRTMIN + (int)offset : -1;
+  return parse_realtime(text);
 }
 
 const char *signals_name(int number) {

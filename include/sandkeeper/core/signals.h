@@ -28,7 +28,7 @@ struct signals;
 struct signals *signals_new(struct loop *loop, const struct signals_handler *handler, struct error *err);
 void signals_free(struct signals *signals);
 
-/* "SIGTERM", "TERM" or "15", real-time as "RTMIN+n": the number, or -1. */
+/* "SIGTERM", "TERM" or "15", real-time as "RTMIN+n" or "RTMAX-n": the number, or -1. */
 int signals_parse(const char *text);
 
 /* "SIGTERM"; "SIG34" where there is no name. Valid until the next call with a number that has no name. */
