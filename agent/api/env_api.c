@@ -40,12 +40,11 @@ static size_t size_of(const struct env *env) {
 }
 
 static int change(struct env *env, json_object *variables, struct error *err) {
+  env_remove_if(env, params_has, variables);
   json_object_object_foreach(variables, name, value) {
     if (check(name, value, err) < 0)
       return -1;
-    if (!value)
-      env_unset(env, name);
-    else if (env_set(env, name, json_object_get_string(value)) < 0)
+    if (value && env_add(env, name, json_object_get_string(value)) < 0)
       return error_set(err, ERROR_INTERNAL, 0, "there is no memory for the environment");
   }
   if (size_of(env) > ALL_MAX)

@@ -107,16 +107,14 @@ static int set_variable(struct env *env, const char *name, json_object *value, s
   if (!*name || strchr(name, '='))
     return error_set(err, ERROR_INVALID, 0, "env: \"%.100s\" is no name of a variable; it takes one without \"=\"",
                      name);
-  if (!value) {
-    env_unset(env, name);
-    return 0;
-  }
+  if (!value)
+    return 0; /* it has been removed */
   char what[128];
   const char *text;
   snprintf(what, sizeof what, "env.%.100s", name);
   if (params_plain_string(value, what, &text, err) < 0)
     return -1;
-  return env_set(env, name, text) < 0 ? no_memory(err) : 0;
+  return env_add(env, name, text) < 0 ? no_memory(err) : 0;
 }
 
 static int parse_env(struct commands *commands, json_object *params, struct spawn *spawn, struct error *err) {
@@ -133,6 +131,7 @@ static int parse_env(struct commands *commands, json_object *params, struct spaw
   }
   if (!variables)
     return 0;
+  env_remove_if(&spawn->env, params_has, variables);
   json_object_object_foreach(variables, name, value) {
     if (set_variable(&spawn->env, name, value, err) < 0)
       return -1;

@@ -8,6 +8,10 @@ json_object *params_get(json_object *params, const char *field) {
   return json_object_object_get(params, field);
 }
 
+bool params_has(const char *field, void *object) {
+  return json_object_object_get_ex(object, field, NULL);
+}
+
 static const char *type_name(json_type type) {
   switch (type) {
   case json_type_string:

@@ -43,17 +43,29 @@ static int append(struct env *env, char *variable) {
   return 0;
 }
 
-int env_set(struct env *env, const char *name, const char *value) {
+/* NULL without memory. */
+static char *join(const char *name, const char *value) {
   size_t name_len = strlen(name), value_len = strlen(value);
   char *variable = malloc(name_len + value_len + 2);
   if (!variable)
-    return -1;
+    return NULL;
   memcpy(variable, name, name_len);
   variable[name_len] = '=';
   memcpy(variable + name_len + 1, value, value_len + 1);
+  return variable;
+}
+
+int env_add(struct env *env, const char *name, const char *value) {
+  return append(env, join(name, value));
+}
+
+int env_set(struct env *env, const char *name, const char *value) {
   size_t at = find(env, name);
   if (at == SIZE_MAX)
-    return append(env, variable);
+    return env_add(env, name, value);
+  char *variable = join(name, value);
+  if (!variable)
+    return -1;
   free(env->vars[at]);
   env->vars[at] = variable;
   return 0;
@@ -66,6 +78,23 @@ void env_unset(struct env *env, const char *name) {
     env->vars[at] = env->vars[--env->count];
     env->vars[env->count] = NULL;
   }
+}
+
+void env_remove_if(struct env *env, bool (*is_meant)(const char *name, void *arg), void *arg) {
+  size_t kept = 0;
+  for (size_t i = 0; i < env->count; i++) {
+    char *variable = env->vars[i], *equals = strchr(variable, '='); /* each has one */
+    *equals = '\0';
+    bool meant = is_meant(variable, arg);
+    *equals = '=';
+    if (meant)
+      free(variable);
+    else
+      env->vars[kept++] = variable;
+  }
+  env->count = kept;
+  if (env->vars)
+    env->vars[kept] = NULL;
 }
 
 const char *env_get(const struct env *env, const char *name) {

@@ -110,6 +110,13 @@ def test_a_large_environment(client):
     assert {f"{name}={value}" for name, value in env.items()} <= set(lines(result))
 
 
+def test_an_environment_of_a_hundred_thousand_variables_holds_nobody_up(client):
+    started = time.monotonic()
+    result = client.exec(None, argv=["env"], env={f"V{n}": "" for n in range(100_000)} | {"HOME": None}, output="none")
+    assert result["stdout_bytes"] > 500_000
+    assert time.monotonic() - started < 5 * TIME_MARGIN  # it was 12 s, in which nobody else was answered
+
+
 def test_missing_variables_are_filled_in(start_agent):
     keep = {"ASAN_OPTIONS": "detect_leaks=1"} if SANITIZED else {}
     agent = start_agent("--sandbox-id", "box", clean_env=True, env=keep)

@@ -594,6 +594,29 @@ START_TEST(test_env) {
 }
 END_TEST
 
+static bool is_in(const char *name, void *names) {
+  return strstr(names, name) != NULL;
+}
+
+START_TEST(test_env_many_at_once) {
+  char *agents[] = {"A=1", "B=x=y", "C=3", "A=4", "D=", NULL}, meant[] = "A D E";
+  struct env env;
+  env_init(&env);
+  env_remove_if(&env, is_in, meant);
+  ck_assert_uint_eq(env.count, 0);
+  ck_assert_int_eq(env_inherit(&env, agents), 0);
+  env_remove_if(&env, is_in, meant);
+  ck_assert_uint_eq(env.count, 2);
+  ck_assert_str_eq(env.vars[0], "B=x=y");
+  ck_assert_str_eq(env.vars[1], "C=3");
+  ck_assert_ptr_null(env.vars[2]);
+  ck_assert_int_eq(env_add(&env, "E", "5"), 0);
+  ck_assert_str_eq(env_get(&env, "E"), "5");
+  ck_assert_ptr_null(env.vars[3]);
+  env_free(&env);
+}
+END_TEST
+
 /* A name that is there twice, which execve(2) allows: removing it removes it. */
 START_TEST(test_env_with_a_name_twice) {
   char *agents[] = {"A=1", "B=2", "A=3", NULL};
@@ -692,6 +715,7 @@ int main(int argc, char **argv) {
   tcase_add_test(tcase, test_no_descriptors_left);
   tcase_add_test(tcase, test_env);
   tcase_add_test(tcase, test_env_with_a_name_twice);
+  tcase_add_test(tcase, test_env_many_at_once);
   tcase_add_test(tcase, test_every_user_of_the_machine);
   tcase_add_test(tcase, test_oom_count);
   suite_add_tcase(suite, tcase);

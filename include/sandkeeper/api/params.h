@@ -13,6 +13,9 @@
 /* The field, or NULL when it is absent or null. Borrowed. */
 json_object *params_get(json_object *params, const char *field);
 
+/* True when the object has the field, also with null. For env_remove_if(). */
+bool params_has(const char *field, void *object);
+
 /* A string without NUL; borrowed from params. Absent: *value is NULL, and when it is required -1. */
 int params_string(json_object *params, const char *field, bool required, const char **value, struct error *err);
 /* Any string; *value is NULL when it is absent. */

@@ -1,7 +1,8 @@
 /* env.h - an environment for a command: NAME=VALUE strings that are added, replaced and removed. Pure.
  *
  * Owner of the strings: the struct. `vars` is NULL-terminated when it is not NULL, as execve(2) wants it.
- * Lookups are linear: an environment has some dozen entries. */
+ * Lookups are linear: an environment has some dozen entries. For many at once there are env_remove_if() and env_add().
+ */
 #ifndef SANDKEEPER_CORE_ENV_H
 #define SANDKEEPER_CORE_ENV_H
 
@@ -19,6 +20,12 @@ void env_free(struct env *env);
 /* Replaces or adds; 0, or -1 when there is no memory. `name` is not empty and has no '='. */
 int env_set(struct env *env, const char *name, const char *value);
 void env_unset(struct env *env, const char *name);
+
+/* Removes all that `is_meant` says yes to, in one pass. */
+void env_remove_if(struct env *env, bool (*is_meant)(const char *name, void *arg), void *arg);
+/* As env_set(), of one that is not there: nothing is looked up. */
+int env_add(struct env *env, const char *name, const char *value);
+
 /* NULL when absent; valid until the variable changes. */
 const char *env_get(const struct env *env, const char *name);
 
