@@ -30,7 +30,10 @@ void killer_watch(struct killer *killer, int64_t now, int64_t patience) {
   killer->give_up_at = now + patience;
 }
 
-void killer_signaled(struct killer *killer) {
+void killer_signaled(struct killer *killer, int64_t now, int64_t patience) {
+  killer_watch(killer, now, patience);
+  if (killer->phase == KILLER_WATCHED && killer->give_up_at < now + patience)
+    killer->give_up_at = now + patience;
   killer->looking = true;
   killer->signaling = true;
 }

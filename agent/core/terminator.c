@@ -224,8 +224,7 @@ void terminator_watch(struct terminator *terminator, int64_t patience) {
 }
 
 void terminator_signal(struct terminator *terminator, int signal, int64_t patience) {
-  killer_watch(&terminator->killer, loop_now(terminator->loop), FIRST_LOOK + patience);
-  killer_signaled(&terminator->killer);
+  killer_signaled(&terminator->killer, loop_now(terminator->loop), FIRST_LOOK + patience);
   signal_all(terminator, signal);
   run(terminator);
 }

@@ -549,6 +549,25 @@ START_TEST(test_tree_signal_finds_who_hides) {
 }
 END_TEST
 
+/* The second signal comes when the time to watch the first one is about to end: it is sent all the same, and watched
+ * for a time of its own. */
+START_TEST(test_tree_signal_at_the_end_of_a_watch) {
+  struct command *command = start_shell("trap '' USR1; trap 'echo second' USR2; echo ready; "
+                                        "while :; do sleep 0.02; done");
+  RUN_UNTIL(has_printed(command, "ready\n"));
+  command_signal_tree(command, SIGUSR1, 0);
+  while (clock_monotonic() < command->terminator.killer.give_up_at)
+    usleep(1000); /* the loop is busy with something else */
+  command_signal_tree(command, SIGUSR2, 200 * CLOCK_MS);
+  ck_assert(terminator_is_active(&command->terminator));
+  RUN_UNTIL(!terminator_is_active(&command->terminator));
+  RUN_UNTIL(has_printed(command, "second\n"));
+  command_end(command, REASON_SIGNALED, 0);
+  RUN_UNTIL(command_is_over(command));
+  command_unref(command);
+}
+END_TEST
+
 /* The timeout comes while only a signal to the tree is watched. */
 START_TEST(test_timeout_in_a_watch) {
   struct command *command =
@@ -893,6 +912,7 @@ int main(void) {
   tcase_add_test(tcase, test_survivors_are_counted);
   tcase_add_test(tcase, test_tree_signal);
   tcase_add_loop_test(tcase, test_tree_signal_finds_who_hides, 0, 2);
+  tcase_add_test(tcase, test_tree_signal_at_the_end_of_a_watch);
   tcase_add_test(tcase, test_timeout_in_a_watch);
   tcase_add_test(tcase, test_no_stdin);
   tcase_add_test(tcase, test_stdin_data);

@@ -95,8 +95,7 @@ END_TEST
 START_TEST(test_signal_in_a_watch) {
   struct killer killer;
   killer_init(&killer);
-  killer_watch(&killer, 0, 200 * MS);
-  killer_signaled(&killer);
+  killer_signaled(&killer, 0, 200 * MS);
   expect_wait(&killer, 0, 200 * MS);
   killer_saw(&killer, 1 * MS, 2);
   ck_assert_int_eq(killer.survivors, -1);
@@ -104,10 +103,17 @@ START_TEST(test_signal_in_a_watch) {
   killer_saw(&killer, 101 * MS, 1);
   expect_done(&killer, 200 * MS, 1);
   /* Nothing left already while it was sent: that is certain. */
-  killer_watch(&killer, 300 * MS, 200 * MS);
-  killer_signaled(&killer);
+  killer_signaled(&killer, 300 * MS, 200 * MS);
   killer_saw(&killer, 301 * MS, 0);
   expect_done(&killer, 301 * MS, 0);
+  /* Another one has its own time, and never less than what was promised before. */
+  killer_signaled(&killer, 400 * MS, 200 * MS);
+  killer_signaled(&killer, 600 * MS, 200 * MS);
+  expect_wait(&killer, 600 * MS, 800 * MS);
+  killer_signaled(&killer, 600 * MS, 100 * MS);
+  expect_wait(&killer, 600 * MS, 800 * MS);
+  killer_saw(&killer, 601 * MS, 0);
+  expect_done(&killer, 601 * MS, 0);
 }
 END_TEST
 

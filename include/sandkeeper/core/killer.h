@@ -47,8 +47,9 @@ void killer_start(struct killer *killer, int64_t now, int64_t grace);
 /* Only watches, for `patience`, what a signal that a client sent has left. Nothing when it is active already. */
 void killer_watch(struct killer *killer, int64_t now, int64_t patience);
 
-/* The caller itself sends a signal with a look while it watches. */
-void killer_signaled(struct killer *killer);
+/* The caller itself sends a signal with a look: watches what it leaves, for `patience` from now, also when it watched
+ * before. An end under way stays as it is. */
+void killer_signaled(struct killer *killer, int64_t now, int64_t patience);
 
 /* Something ended: worth a look at once. */
 void killer_hint(struct killer *killer, int64_t now);
