@@ -45,53 +45,65 @@ void proc_tree_free(struct proc_tree *tree) {
   tree->n_members = tree->capacity = 0;
 }
 
-/* Reads /proc/PID/stat, and returns what follows the name. NULL: gone. */
-static const char *read_stat_text(pid_t pid, char text[static STAT_SIZE]) {
+/* Opens a file of /proc/PID. -1, and *fd is -1 too: only because we lack something; 0: it is there, or *fd is -1 and it
+ * is gone or not for us to see. */
+static int open_file(pid_t pid, const char *name, int *fd) {
   char path[32];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return NULL;
-  ssize_t n = read(fd, text, STAT_SIZE - 1);
-  close(fd);
+  snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+  *fd = open(path, O_RDONLY | O_CLOEXEC);
+  return *fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM) ? -1 : 0;
+}
+
+/* Reads /proc/PID/stat; *behind_name is what follows the name, or NULL: gone. 0, or -1 with errno: it cannot be told.
+ */
+static int read_stat_text(pid_t pid, char text[static STAT_SIZE], const char **behind_name) {
+  int fd;
+  *behind_name = NULL;
+  if (open_file(pid, "stat", &fd) < 0)
+    return -1;
+  ssize_t n = fd < 0 ? 0 : read(fd, text, STAT_SIZE - 1);
+  fd_close(&fd);
   if (n <= 0)
-    return NULL;
+    return 0;
   text[n] = '\0';
   /* The name in parentheses may hold anything, also ") R 1": the last one ends it. */
   const char *end_of_name = strrchr(text, ')');
-  return end_of_name ? end_of_name + 1 : NULL;
+  *behind_name = end_of_name ? end_of_name + 1 : NULL;
+  return 0;
 }
 
-/* False: gone, or a zombie, which is as good as gone. */
-static bool read_stat(pid_t pid, struct process *process) {
+/* 1; or 0: gone, or a zombie, which is as good as gone; or -1 with errno: it cannot be told. */
+static int read_stat(pid_t pid, struct process *process) {
   char text[STAT_SIZE];
-  const char *behind_name = read_stat_text(pid, text);
+  const char *behind_name;
   char state;
   int parent, group, session;
   unsigned long long start;
+  if (read_stat_text(pid, text, &behind_name) < 0)
+    return -1;
   if (!behind_name ||
       sscanf(behind_name, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
              &parent, &group, &session, &start) != 5)
-    return false;
+    return 0;
   if (state == 'Z' || state == 'X')
-    return false;
+    return 0;
   *process = (struct process){.id = {.pid = pid, .start = start, .group = group}, .parent = parent, .session = session};
-  return true;
+  return 1;
 }
 
 uint64_t proc_tree_start_of(pid_t pid) {
   struct process process;
-  return read_stat(pid, &process) ? process.id.start : 0;
+  return read_stat(pid, &process) > 0 ? process.id.start : 0;
 }
 
 /* An environment without a byte is empty, as env -i makes it, or the process is in execve(2), and has a new memory
  * where its environment is not known to be yet. */
 static bool is_in_exec(pid_t pid) {
   char text[STAT_SIZE], state;
-  const char *behind_name = read_stat_text(pid, text);
+  const char *behind_name;
   unsigned flags;
   unsigned long long begin, end;
-  if (!behind_name ||
+  if (read_stat_text(pid, text, &behind_name) < 0 || !behind_name ||
       sscanf(
           behind_name,
           " %c %*d %*d %*d %*d %*d %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
@@ -101,25 +113,27 @@ static bool is_in_exec(pid_t pid) {
   return state != 'Z' && state != 'X' && !(flags & KERNEL_THREAD) && (end == 0 || begin != end);
 }
 
-/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. *empty: there is
- * nothing. */
-static bool has_mark(pid_t pid, const char *mark, bool is_prefix, bool *empty) {
-  char path[32], text[8192];
-  snprintf(path, sizeof path, "/proc/%d/environ", pid);
-  cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. 1, 0, or -1 with
+ * errno: it cannot be told. *empty: there is nothing. */
+static int has_mark(pid_t pid, const char *mark, bool is_prefix, bool *empty) {
+  char text[8192];
+  cleanup_close int fd = -1;
+  *empty = false;
+  if (open_file(pid, "environ", &fd) < 0)
+    return -1;
   if (fd < 0)
-    return false;
+    return 0;
   size_t want = strlen(mark) + (is_prefix ? 0 : 1); /* with its NUL, unless only the start counts */
   text[0] = '\0';                                   /* a variable starts behind a NUL */
   size_t have = 1;
   for (*empty = true;; *empty = false) {
     ssize_t n = read(fd, text + have, sizeof text - have);
     if (n <= 0)
-      return false;
+      return 0;
     have += (size_t)n;
     for (char *at = text; (at = memchr(at, '\0', have - (size_t)(at - text))) != NULL; at++)
       if ((size_t)(text + have - at) > want && memcmp(at + 1, mark, want) == 0)
-        return true;
+        return 1;
     /* Keep what may be the first part of it. */
     size_t keep = have < want + 1 ? have : want + 1;
     memmove(text, text + have - keep, keep);
@@ -145,20 +159,19 @@ static int read_table(struct table *table) {
     return -1;
   int status = 0;
   struct dirent *entry;
-  while ((entry = readdir(proc))) {
+  while (status >= 0 && (entry = readdir(proc))) {
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
       continue;
     struct process *row = add_row(table);
-    if (!row) {
+    if (!row)
       errno = ENOMEM;
-      status = -1;
-      break;
-    }
-    if (read_stat((pid_t)strtol(entry->d_name, NULL, 10), row))
-      table->count++;
+    status = row ? read_stat((pid_t)strtol(entry->d_name, NULL, 10), row) : -1;
+    table->count += status > 0;
   }
+  int number = errno;
   closedir(proc);
-  return status;
+  errno = number;
+  return status < 0 ? -1 : 0;
 }
 
 static bool was_member(const struct proc_tree *tree, const struct process *process) {
@@ -172,15 +185,15 @@ static bool is_own_child(const struct proc_tree *tree, const struct process *pro
   return tree->own_children && process->parent == getpid();
 }
 
-static bool carries_mark(const struct proc_tree *tree, struct process *process) {
-  bool empty = false;
-  bool found = has_mark(process->id.pid, tree->mark, tree->mark_is_prefix, &empty);
-  process->in_exec = !found && empty && is_in_exec(process->id.pid);
+static int carries_mark(const struct proc_tree *tree, struct process *process) {
+  bool empty;
+  int found = has_mark(process->id.pid, tree->mark, tree->mark_is_prefix, &empty);
+  process->in_exec = found == 0 && empty && is_in_exec(process->id.pid);
   return found;
 }
 
 /* Those that were in execve(2) once more: nobody else may know of them. */
-static void mark_late(const struct proc_tree *tree, struct table *table) {
+static int mark_late(const struct proc_tree *tree, struct table *table) {
   const struct timespec moment = {.tv_nsec = EXEC_MOMENT};
   bool again = true;
   for (int i = 0; again && i < EXEC_LOOKS; i++) {
@@ -192,12 +205,16 @@ static void mark_late(const struct proc_tree *tree, struct table *table) {
       if (!again)
         nanosleep(&moment, NULL);
       again = true;
-      process->belongs = carries_mark(tree, process);
+      int marked = carries_mark(tree, process);
+      if (marked < 0)
+        return -1;
+      process->belongs = marked > 0;
     }
   }
+  return 0;
 }
 
-static void mark_members(const struct proc_tree *tree, struct table *table) {
+static int mark_members(const struct proc_tree *tree, struct table *table) {
   pid_t self = getpid();
   /* What is older than the agent is not of its making: a shell may have started children before it became the agent by
    * exec. And it spares the reading of every environment on a machine with much else. */
@@ -208,10 +225,13 @@ static void mark_members(const struct proc_tree *tree, struct table *table) {
       continue;
     bool young = process->id.start >= since;
     process->belongs = was_member(tree, process) || (young && is_own_child(tree, process)) ||
-                       (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader)) ||
-                       (young && carries_mark(tree, process));
+                       (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader));
+    int marked = process->belongs || !young ? 0 : carries_mark(tree, process);
+    if (marked < 0)
+      return -1;
+    process->belongs |= marked > 0;
   }
-  mark_late(tree, table);
+  return mark_late(tree, table);
 }
 
 static const struct process *find_row(const struct table *table, pid_t pid) {
@@ -235,6 +255,17 @@ static void mark_children(struct table *table) {
         process->belongs = changed = true;
     }
   }
+}
+
+/* 0, or -1 with errno: the leader lives and is not to be seen. /proc hides it (hidepid in proc(5)), and may hide others
+ * too; or its first thread has ended before the others, which looks like a zombie. */
+static int check_leader(const struct proc_tree *tree, const struct table *table) {
+  siginfo_t info = {.si_pid = 0};
+  if (!tree->leader || find_row(table, tree->leader) ||
+      waitid(P_PID, (id_t)tree->leader, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != 0)
+    return 0;
+  errno = EACCES;
+  return -1;
 }
 
 static int keep_members(struct proc_tree *tree, const struct table *table) {
@@ -286,13 +317,15 @@ static bool has_no_child(void) {
 static int find_members(struct proc_tree *tree) {
   struct table table = {0};
   int status = read_table(&table);
-  int number = errno;
+  if (status == 0)
+    status = mark_members(tree, &table);
   if (status == 0) {
-    mark_members(tree, &table);
     mark_children(&table);
     status = keep_members(tree, &table);
-    number = errno;
   }
+  if (status == 0)
+    status = check_leader(tree, &table);
+  int number = errno;
   free(table.rows);
   errno = number;
   return status;

@@ -3,6 +3,8 @@
 
 #include "sandkeeper/core/proc_tree.h"
 
+#include <pthread.h>
+
 static char mark[64], other_mark[64];
 
 /* Starts a process in a session of its own with this text for sh(1), and a mark in its environment or none. It tells
@@ -287,6 +289,55 @@ START_TEST(test_without_proc) {
 }
 END_TEST
 
+/* What cannot be looked at for want of a descriptor is not gone. */
+START_TEST(test_without_descriptors) {
+  pid_t child = start("exec sleep 774.041 >&-", mark);
+  struct proc_tree tree = tree_of(mark, false);
+  struct rlimit limit, lowered;
+  int found[3];
+  ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  lowered = limit;
+  int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(lowest);
+  for (int more = 0; more < 3; more++) { /* one for the folder, one for a file in it */
+    lowered.rlim_cur = (rlim_t)(lowest + more);
+    setrlimit(RLIMIT_NOFILE, &lowered);
+    found[more] = proc_tree_scan(&tree, 0);
+  }
+  setrlimit(RLIMIT_NOFILE, &limit);
+  end(child);
+  ck_assert_int_eq(found[0], -1);
+  ck_assert_int_eq(found[1], -1);
+  ck_assert_int_eq(found[2], 1);
+  proc_tree_free(&tree);
+}
+END_TEST
+
+static void *sleep_on(void *arg) {
+  for (;;)
+    pause();
+  return arg;
+}
+
+/* In /proc it looks like a zombie, but it has not ended. */
+START_TEST(test_leader_whose_first_thread_has_ended) {
+  struct proc_tree tree = tree_of("NEVER=there", false);
+  tree.leader = fork();
+  if (tree.leader == 0) {
+    pthread_t thread;
+    setsid();
+    pthread_create(&thread, NULL, sleep_on, NULL);
+    pthread_exit(NULL);
+  }
+  scan_until(&tree, -1);
+  ck_assert_int_eq(kill(tree.leader, SIGKILL), 0);
+  scan_until(&tree, 0); /* a zombie now, ours to reap */
+  end(tree.leader);
+  ck_assert_int_eq(proc_tree_scan(&tree, 0), 0);
+  proc_tree_free(&tree);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("proc_tree");
   TCase *tcase = tcase_create("proc_tree");
@@ -303,6 +354,8 @@ int main(void) {
   tcase_add_test(tcase, test_signaled_groups);
   tcase_add_test(tcase, test_never_ourselves);
   tcase_add_test(tcase, test_without_proc);
+  tcase_add_test(tcase, test_without_descriptors);
+  tcase_add_test(tcase, test_leader_whose_first_thread_has_ended);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

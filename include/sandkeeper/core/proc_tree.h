@@ -43,9 +43,9 @@ void proc_tree_free(struct proc_tree *tree);
 
 /* Scans /proc, adds what it finds, forgets what is gone (zombies are gone). Then sends `signal` (0: none) to every
  * member, and SIGCONT behind SIGTERM, so that a stopped one dies too; a member of a group that has got it already is
- * left out, unless it is SIGKILL. Returns the number of members, or -1 with errno when /proc cannot be read (but 0 with
- * own_children when this process has no child); members known before are signalled all the same. The leader itself
- * counts as a member. */
+ * left out, unless it is SIGKILL. Returns the number of members, or -1 with errno when /proc cannot be read, or hides
+ * the leader (but 0 with own_children when this process has no child); members known before are signalled all the same.
+ * The leader itself counts as a member. */
 int proc_tree_scan(struct proc_tree *tree, int signal);
 
 /* The start time of a process; 0 when there is none. */
