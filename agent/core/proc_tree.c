@@ -24,7 +24,7 @@
 
 /* One line of the process table. */
 struct process {
-  struct proc_id id;
+  struct proc_id id; /* must be first: rows and members are looked up alike */
   pid_t parent, session;
   bool belongs;
   bool in_exec; /* whether it has the mark cannot be said yet */
@@ -153,6 +153,16 @@ static struct process *add_row(struct table *table) {
   return &table->rows[table->count];
 }
 
+static int by_number(const void *a, const void *b) {
+  const struct proc_id *one = a, *other = b;
+  return (one->pid > other->pid) - (one->pid < other->pid);
+}
+
+static const struct process *find_row(const struct table *table, pid_t pid) {
+  const struct proc_id key = {.pid = pid};
+  return table->count ? bsearch(&key, table->rows, table->count, sizeof *table->rows, by_number) : NULL;
+}
+
 static int read_table(struct table *table) {
   DIR *proc = opendir("/proc");
   if (!proc)
@@ -170,15 +180,17 @@ static int read_table(struct table *table) {
   }
   int number = errno;
   closedir(proc);
+  if (table->count > 0) /* in order already, as Linux gives them */
+    qsort(table->rows, table->count, sizeof *table->rows, by_number);
   errno = number;
   return status < 0 ? -1 : 0;
 }
 
+/* Members are in the order of the table that they were taken from. */
 static bool was_member(const struct proc_tree *tree, const struct process *process) {
-  for (size_t i = 0; i < tree->n_members; i++)
-    if (tree->members[i].pid == process->id.pid && tree->members[i].start == process->id.start)
-      return true;
-  return false;
+  const struct proc_id *found =
+      tree->n_members ? bsearch(&process->id, tree->members, tree->n_members, sizeof *tree->members, by_number) : NULL;
+  return found && found->start == process->id.start;
 }
 
 static bool is_own_child(const struct proc_tree *tree, const struct process *process) {
@@ -234,14 +246,7 @@ static int mark_members(const struct proc_tree *tree, struct table *table) {
   return mark_late(tree, table);
 }
 
-static const struct process *find_row(const struct table *table, pid_t pid) {
-  for (size_t i = 0; i < table->count; i++)
-    if (table->rows[i].id.pid == pid)
-      return &table->rows[i];
-  return NULL;
-}
-
-/* A child of a member is a member; again until nothing changes, since the table is in the order of numbers. */
+/* A child of a member is a member; again until nothing changes, since a child's number may be below its parent's. */
 static void mark_children(struct table *table) {
   pid_t self = getpid();
   for (bool changed = true; changed;) {
