@@ -5,6 +5,7 @@
 #include "sandkeeper/api/rpc_error.h"
 #include "sandkeeper/api/rpc_parse.h"
 #include "sandkeeper/api/rpc_session.h"
+#include "sandkeeper/base/clock.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,6 +19,8 @@
 #define CALLS_MAX 4096
 /* Answers that wait for a client that does not read: above this it is not listened to. */
 #define UNSENT_MAX (4u * 1024u * 1024u)
+/* One pull may take so long without a message. */
+#define PULL_TIME (2 * CLOCK_MS)
 
 static const struct method *const tables[] = {exec_methods, file_methods, stream_methods};
 
@@ -34,6 +37,7 @@ struct rpc_session *rpc_session_open(struct api *api, struct peer *peer, struct 
   session->peer = peer;
   list_init(&session->calls);
   list_init(&session->ready);
+  loop_task_init(&session->more);
   return session;
 }
 
@@ -41,10 +45,15 @@ static void let_go_of_parse(struct rpc_session *session);
 
 void rpc_session_close(struct rpc_session *session) {
   let_go_of_parse(session);
+  loop_task_cancel(&session->more);
   while (!list_is_empty(&session->calls))
     call_end(LIST_FIRST(&session->calls, struct call, node));
   job_queue_abandon(session->files);
   free(session);
+}
+
+bool rpc_session_has_more(const struct rpc_session *session) {
+  return !list_is_empty(&session->ready);
 }
 
 bool rpc_session_idle(const struct rpc_session *session) {
@@ -324,8 +333,24 @@ void rpc_session_take(struct rpc_session *session, struct buf *message) {
 
 /* ---- out ---- */
 
+static void on_more(struct loop_task *task) {
+  struct rpc_session *session = task->arg;
+  session->peer->ops->wake(session->peer);
+}
+
+/* The calls of a batch are answered before there is anything to send: so as not to hold up everybody else, the rest of
+ * them has to wait for another turn of the loop. */
+static bool puts_off(struct rpc_session *session, int64_t began) {
+  if (list_is_empty(&session->ready) || clock_monotonic() - began < PULL_TIME)
+    return false;
+  loop_defer(session->api->sandbox->loop, &session->more, on_more, session);
+  return true;
+}
+
 bool rpc_session_pull(struct rpc_session *session, struct buf *out) {
-  while (!list_is_empty(&session->ready)) {
+  int64_t began = clock_monotonic();
+  loop_task_cancel(&session->more); /* this is that turn, if one was due */
+  while (!list_is_empty(&session->ready) && !puts_off(session, began)) {
     struct call *call = LIST_FIRST(&session->ready, struct call, ready_node);
     list_remove(&call->ready_node);
     if (call->answered) {

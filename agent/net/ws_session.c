@@ -381,7 +381,8 @@ static int write_message(struct ws_session *session) {
   struct ws *ws = session->ws;
   if (!rpc_session_pull(session->rpc, &ws->out)) {
     buf_reset(&ws->out, WRITE_MAX);
-    return ws->closing ? close_now(session, ws->close_code, ws->close_reason) : 0;
+    return ws->closing && !rpc_session_has_more(session->rpc) ? close_now(session, ws->close_code, ws->close_reason)
+                                                              : 0;
   }
   /* The library wants an address for an empty message too. */
   if (ws->out.failed || (!ws->out.data && !buf_reserve(&ws->out, 1))) {

@@ -116,6 +116,11 @@ void rpc_session_take(struct rpc_session *session, struct buf *message) {
   buf_free(message);
 }
 
+bool rpc_session_has_more(const struct rpc_session *session) {
+  (void)session;
+  return false;
+}
+
 bool rpc_session_pull(struct rpc_session *session, struct buf *out) {
   buf_reset(out, SIZE_MAX);
   struct message *message = LIST_FIRST(&session->messages, struct message, node);

@@ -693,6 +693,35 @@ START_TEST(test_kill_tree) {
 }
 END_TEST
 
+/* ---- many at once ---- */
+
+/* The answers of a batch are made in one pull; those of many long logs take seconds, and others want their turn. */
+START_TEST(test_a_batch_of_long_answers_is_made_in_many_turns) {
+  enum { N = 200 };
+  char text[N * 128] = "[";
+  struct seen seen = exec(&client, "\"command\":\"yes | head -c 524288\",\"cmd_id\":\"long\",\"stream\":false");
+  seen_free(&seen);
+  for (int i = 0; i < N; i++)
+    snprintf(
+        text + strlen(text), sizeof text - strlen(text),
+        "%s{\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"exec_logs\",\"params\":{\"cmd_id\":\"long\",\"stream\":false}}",
+        i ? "," : "", i);
+  client_send(&client, "%s]", text);
+  ck_assert_ptr_null(client_pull(&client));
+  ck_assert(rpc_session_has_more(client.session));
+  int wakes = client.wakes;
+  json_object *answers = client_wait(&client);
+  ck_assert_int_gt(client.wakes, wakes);
+  ck_assert_uint_eq(json_object_array_length(answers), N);
+  json_object_put(answers);
+  /* The client leaves in the middle of it. */
+  client_send(&client, "%s]", text);
+  ck_assert_ptr_null(client_pull(&client));
+  rpc_session_close(steal_pointer(&client.session));
+  loop_run_once(sandbox.loop, 0);
+}
+END_TEST
+
 /* ---- the client leaves ---- */
 
 static const char *const requests[] = {
@@ -754,6 +783,7 @@ int main(void) {
   tcase_add_test(tcase, test_input_that_waits);
   tcase_add_test(tcase, test_kill);
   tcase_add_test(tcase, test_kill_tree);
+  tcase_add_test(tcase, test_a_batch_of_long_answers_is_made_in_many_turns);
   tcase_add_loop_test(tcase, test_leave_in_every_phase, 0, 2);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);

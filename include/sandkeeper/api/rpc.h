@@ -32,10 +32,13 @@ void rpc_session_receive(struct rpc_session *session, const char *message, size_
 void rpc_session_take(struct rpc_session *session, struct buf *message);
 
 /* Moves the next outgoing message into *out, an initialised buffer with BUF_HEADROOM whose content is replaced (its
- * memory may be kept and reused: pass the same buffer again). False: nothing to send now, wake() will tell. True with
- * out->failed: there was no memory for it, and the client has to be cut off, since it would miss something.
- * May call peer->ops->hold; never re-enters the loop. */
+ * memory may be kept and reused: pass the same buffer again). False: nothing to send now, or not so soon
+ * (rpc_session_has_more); wake() will tell. True with out->failed: there was no memory for it, and the client has to be
+ * cut off, since it would miss something. May call peer->ops->hold; never re-enters the loop. */
 bool rpc_session_pull(struct rpc_session *session, struct buf *out);
+
+/* After a pull that gave nothing: it has taken long enough, and goes on in another turn of the loop. */
+bool rpc_session_has_more(const struct rpc_session *session);
 
 /* True when every request received so far has been answered and the answer pulled (POST /rpc ends its answer then). */
 bool rpc_session_idle(const struct rpc_session *session);

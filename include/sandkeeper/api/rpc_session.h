@@ -12,7 +12,8 @@ struct rpc_session {
   struct peer *peer;
   struct list calls;
   uint32_t n_calls;
-  struct list ready; /* calls that may have something to send, in turn */
+  struct list ready;     /* calls that may have something to send, in turn */
+  struct loop_task more; /* they are asked again */
   struct job_queue *files;
   struct parse_job *parse; /* outstanding */
   size_t unsent;           /* bytes of complete answers that were not pulled yet */
