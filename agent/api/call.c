@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The answers of one batch are put together before they are sent, also for a client without a limit. */
+/* The answers of one batch are put together before they are sent, also for a client without a limit. The bound counts
+ * for those of all batches of one client that are not whole. */
 #define BATCH_BYTES_MAX (64u * 1024u * 1024u)
 /* Of an error that does not fit: enough to know which it is. */
 #define CUT_MESSAGE 120
 
 struct batch {
-  struct buf answers;
+  struct rpc_session *session;
+  struct buf answers; /* counted in the session's `batched` */
   size_t max_message;
   size_t holds; /* calls that are not answered, and the maker */
   size_t calls; /* not answered yet */
@@ -24,10 +26,12 @@ bool batch_fits(size_t max_message, size_t calls) {
   return calls <= (max_message - 2) / BATCH_ANSWER_LEAST;
 }
 
-struct batch *batch_new(size_t max_message, size_t calls) {
+struct batch *batch_new(struct rpc_session *session, size_t calls) {
   struct batch *batch = calloc(1, sizeof *batch);
+  size_t max_message = session->peer->max_message;
   if (!batch)
     return NULL;
+  batch->session = session;
   if (max_message > BATCH_BYTES_MAX)
     max_message = BATCH_BYTES_MAX;
   buf_init(&batch->answers, max_message, BUF_HEADROOM);
@@ -44,20 +48,24 @@ void batch_skip(struct batch *batch) {
 void batch_release(struct batch *batch) {
   if (--batch->holds > 0)
     return;
+  batch->session->batched -= batch->answers.len;
   buf_free(&batch->answers);
   free(batch);
 }
 
 /* Adds one answer; true when it was the last one and *out is the whole batch. */
 static bool batch_answer(struct batch *batch, struct buf *response, struct buf *out) {
+  size_t before = batch->answers.len;
   batch->calls--;
   if (response) {
     buf_append(&batch->answers, batch->answers.len ? "," : "[", 1);
     buf_append(&batch->answers, response->data, response->len);
     batch->answers.failed |= response->failed;
   }
+  batch->session->batched += batch->answers.len - before;
   if (batch->calls > 0 || batch->answers.len == 0)
     return false;
+  batch->session->batched -= batch->answers.len;
   buf_append(&batch->answers, "]", 1);
   buf_move(out, &batch->answers);
   return true;
@@ -106,9 +114,15 @@ size_t call_budget(const struct call *call) {
   if (!batch)
     return call->session->peer->max_message;
   /* An equal share of what is left, and a comma or bracket before each. One that needs less than its share makes those
-   * of the others larger and never smaller, so what was promised to one under way still holds when it is done. */
-  size_t left = batch->max_message - 1 - batch->answers.len;
-  return left / (batch->calls ? batch->calls : 1) - 1;
+   * of the others larger and never smaller, so what was promised to one under way still holds when it is done, unless
+   * other batches have taken the room. */
+  size_t left = batch->max_message - 1 - batch->answers.len, calls = batch->calls ? batch->calls : 1;
+  size_t share = left / calls - 1;
+  /* All batches that wait for their last answer together, or one that never comes would let memory grow. */
+  size_t batched = call->session->batched, most = batched < BATCH_BYTES_MAX ? (BATCH_BYTES_MAX - batched) / calls : 0;
+  if (most < BATCH_ANSWER_LEAST)
+    most = BATCH_ANSWER_LEAST;
+  return share < most ? share : most;
 }
 
 size_t call_message_max(const struct call *call) {

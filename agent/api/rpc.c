@@ -216,7 +216,7 @@ static void receive_batch(struct rpc_session *session, json_object *requests) {
     refuse_message(session, RPC_INVALID_REQUEST, error.message);
     return;
   }
-  struct batch *batch = batch_new(session->peer->max_message, n);
+  struct batch *batch = batch_new(session, n);
   if (!batch) {
     refuse_message(session, RPC_INTERNAL_ERROR, "no memory for the batch");
     return;

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 import pytest
 
-from helpers.bounds import TIME_MARGIN
+from helpers.bounds import TIME_MARGIN, memory_kib
 from helpers.messages import request
 from helpers.names import unique_seconds
 from helpers.wait import wait_until
@@ -238,3 +238,26 @@ def test_two_sessions_do_not_see_each_other(agent):
         assert first.result()["output"] == "one\n" and first.text() == "one\n"
         assert second.result()["output"] == "two\n" and second.text() == "two\n"
         assert one.unrouted == two.unrouted == []
+
+
+def test_batches_that_wait_for_their_last_answer_do_not_pile_up_memory(start_agent, tmp_path):
+    image = tmp_path / "image.png"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(14_000_000))
+    sleep = f"sleep {unique_seconds()}"
+    agent = start_agent()
+    with agent.connect() as client:
+        for n in range(12):
+            start = request("exec", {"command": sleep, "stream": False, "cmd_id": f"sleep-{n}"}, call_id=f"exec-{n}")
+            read = request("read", {"path": str(image)}, call_id=f"read-{n}")
+            client.send_raw(f"[{start},{read}]")
+            client.call("mkdir", {"path": str(tmp_path / "made")})  # waits for the read
+        assert agent.rss_kib() < memory_kib(110 * 1024)  # it was 19 MB more for each
+        for n in range(12):
+            client.notify("kill", {"cmd_id": f"sleep-{n}"})
+        reads = {}
+        while len(reads) < 12:
+            for answer in client.next_unrouted():
+                if answer["id"].startswith("read"):
+                    reads[answer["id"]] = answer
+        assert "result" in reads["read-0"]
+        assert reads["read-11"]["error"]["code"] == -32006

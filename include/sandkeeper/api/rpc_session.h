@@ -17,6 +17,7 @@ struct rpc_session {
   struct job_queue *files;
   struct parse_job *parse; /* outstanding */
   size_t unsent;           /* bytes of complete answers that were not pulled yet */
+  size_t batched;          /* bytes of answers that wait for the rest of their batch */
   bool held;
 };
 
@@ -36,7 +37,7 @@ void call_error_end(struct call *call, struct json_out *out);
 bool call_take_response(struct call *call, struct buf *out);
 
 /* The answers of one batch. The maker's hold keeps it until all its calls are made; then batch_release(). */
-struct batch *batch_new(size_t max_message, size_t calls);
+struct batch *batch_new(struct rpc_session *session, size_t calls);
 
 /* What each call of a batch may answer in any case: the shortest error, with an id of the longest kind. */
 #define BATCH_ANSWER_LEAST 400
