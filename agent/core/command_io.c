@@ -13,8 +13,9 @@
 
 /* Read at once: what a pipe holds by default (pipe(7)). */
 #define READ_SIZE (64u * 1024u)
-/* Read in one turn of the loop, so that one command that prints for ever leaves time for the others. */
-#define READ_BUDGET (256u * 1024u)
+/* Read or written in one turn of the loop, so that one command that prints for ever, or takes its stdin as fast as it
+ * is written, leaves time for the others. */
+#define TURN_BUDGET (256u * 1024u)
 /* A paused pipe is read again when the log has this much room, not for every byte that a reader takes. */
 #define RESUME_ROOM (64u * 1024u)
 
@@ -131,7 +132,7 @@ static bool is_draining(const struct command_pipe *pipe) {
 
 static void read_pipe(struct command_pipe *pipe) {
   struct command *command = command_ref(pipe->command);
-  size_t budget = READ_BUDGET, total = 0;
+  size_t budget = TURN_BUDGET, total = 0;
   while (pipe->fd >= 0 && budget > 0) {
     size_t want = READ_SIZE;
     bool draining = is_draining(pipe);
@@ -206,10 +207,13 @@ void command_io_close_stdin(struct command *command, const struct error *why) {
     finish_input(command, LIST_FIRST(&command->inputs, struct command_input, node), why);
 }
 
-/* Writes one piece on. False: the pipe is full, or stdin was closed. */
-static bool write_input(struct command *command, struct command_input *input) {
+/* Writes one piece on. False: the pipe is full, or the budget is used up, or stdin was closed. */
+static bool write_input(struct command *command, struct command_input *input, size_t *budget) {
   while (input->len > 0) {
-    ssize_t n = write(command->in_fd, input->bytes, input->len);
+    size_t len = input->len < *budget ? input->len : *budget;
+    if (len == 0)
+      return false;
+    ssize_t n = write(command->in_fd, input->bytes, len);
     if (n < 0) {
       if (errno == EINTR)
         continue;
@@ -219,16 +223,18 @@ static bool write_input(struct command *command, struct command_input *input) {
     }
     input->bytes += n;
     input->len -= (size_t)n;
+    *budget -= (size_t)n;
     command->inputs_bytes -= (size_t)n;
   }
   return true;
 }
 
 static void write_inputs(struct command *command) {
+  size_t budget = TURN_BUDGET;
   command_ref(command);
   while (command->in_fd >= 0 && !list_is_empty(&command->inputs)) {
     struct command_input *input = LIST_FIRST(&command->inputs, struct command_input, node);
-    if (!write_input(command, input))
+    if (!write_input(command, input, &budget))
       break;
     bool eof = input->eof;
     finish_input(command, input, NULL);

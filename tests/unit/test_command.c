@@ -691,6 +691,28 @@ START_TEST(test_input_in_pieces) {
 }
 END_TEST
 
+/* A pipe may take a megabyte at once, and one that is emptied as fast takes it for ever: others want their turn. */
+START_TEST(test_input_in_turns) {
+  size_t len = 1 << 20;
+  char *bytes = calloc(1, len);
+  ck_assert_ptr_nonnull(bytes);
+  struct command *command = start_with_input("sleep 774.042", NULL, 0, true);
+  struct piece piece = make_piece(bytes, len, true);
+  struct error err;
+  RUN_UNTIL(command->state == COMMAND_RUNNING);
+  ck_assert_int_eq(fcntl(command->in_fd, F_SETPIPE_SZ, (int)len), (int)len);
+  ck_assert_int_eq(send_piece(command, &piece, &err), 0);
+  ck_assert_int_eq(piece.done, 0);
+  ck_assert_uint_ge(piece.input.len, len / 2);
+  RUN_UNTIL(piece.done);
+  ck_assert_int_eq(piece.kind, ERROR_NONE);
+  command_end(command, REASON_SIGNALED, 0);
+  RUN_UNTIL(command_is_over(command));
+  command_unref(command);
+  free(bytes);
+}
+END_TEST
+
 START_TEST(test_input_without_stdin) {
   struct command *command = start_shell("sleep 774.040");
   struct error err;
@@ -917,6 +939,7 @@ int main(void) {
   tcase_add_test(tcase, test_no_stdin);
   tcase_add_test(tcase, test_stdin_data);
   tcase_add_test(tcase, test_input_in_pieces);
+  tcase_add_test(tcase, test_input_in_turns);
   tcase_add_test(tcase, test_input_without_stdin);
   tcase_add_test(tcase, test_input_limits);
   tcase_add_test(tcase, test_input_bytes_limit);
