@@ -139,6 +139,11 @@ void call_wake(struct call *call) {
   call->session->peer->ops->wake(call->session->peer);
 }
 
+void call_keeps(struct call *call, ssize_t bytes) {
+  call->session->kept += (size_t)bytes;
+  rpc_session_flow(call->session);
+}
+
 struct job_queue *call_file_queue(struct call *call) {
   return call->session->files;
 }

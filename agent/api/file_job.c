@@ -33,6 +33,7 @@ static struct call *let_go(struct file_job *file) {
   if (call) {
     call->state = NULL;
     call->ended = NULL;
+    call_keeps(call, -(ssize_t)file->kept);
   }
   file->call = NULL;
   return call;
@@ -83,8 +84,12 @@ void file_job_fail(struct file_job *file, const struct error *error) {
 void file_job_start(struct file_job *file, bool changes) {
   struct call *call = file->call;
   struct error error = ERROR_INIT;
-  if (workers_submit(call->api->sandbox->workers, &file->job, call_file_queue(call), changes, &error) < 0)
+  if (workers_submit(call->api->sandbox->workers, &file->job, call_file_queue(call), changes, &error) < 0) {
     file_job_fail(file, &error);
+    return;
+  }
+  file->kept = file->len + file->old_len;
+  call_keeps(call, (ssize_t)file->kept);
 }
 
 size_t file_job_budget(const struct file_job *file) {

@@ -19,6 +19,8 @@
 #define CALLS_MAX 4096
 /* Answers that wait for a client that does not read: above this it is not listened to. */
 #define UNSENT_MAX (4u * 1024u * 1024u)
+/* What a client has sent to be written, and a slow disk has not taken: the same. One more message may come on top. */
+#define KEPT_MAX (64u * 1024u * 1024u)
 /* One pull may take so long without a message. */
 #define PULL_TIME (2 * CLOCK_MS)
 
@@ -62,9 +64,10 @@ bool rpc_session_idle(const struct rpc_session *session) {
 
 /* ---- what the peer may send ---- */
 
-/* Held while a long message is parsed, and while too much of what it asked for waits to be sent. */
+/* Held while a long message is parsed, while too much of what it asked for waits to be sent, and while too much of what
+ * it has sent waits to be written. */
 void rpc_session_flow(struct rpc_session *session) {
-  bool hold = session->parse || session->unsent > UNSENT_MAX;
+  bool hold = session->parse || session->unsent > UNSENT_MAX || session->kept > KEPT_MAX;
   if (hold == session->held)
     return;
   session->held = hold;

@@ -630,6 +630,35 @@ START_TEST(test_unsent_answers_hold_the_client) {
 }
 END_TEST
 
+/* What is to be written and waits for a slow disk is memory too. */
+START_TEST(test_waiting_writes_hold_the_client) {
+  enum { SIZE = 30 << 20, N = 3 };
+  char *content = malloc(SIZE + 1);
+  ck_assert_ptr_nonnull(content);
+  memset(content, 'x', SIZE);
+  content[SIZE] = '\0';
+  ck_assert_int_eq(mkfifo("slow", 0600), 0);
+  int fifo = open("slow", O_RDWR | O_CLOEXEC);
+  ck_assert_int_ge(fifo, 0);
+  for (int i = 0; i < N; i++) { /* the third one is over the bound */
+    client_send(
+        &client,
+        "{\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"write\",\"params\":{\"path\":\"%s/slow\",\"content\":\"%s\"}}", i,
+        core_directory, content);
+    if (i < N - 1)
+      RUN_UNTIL(!client.held);
+  }
+  for (int i = 0; i < 15; i++) /* longer than it takes to parse it */
+    loop_run_once(sandbox.loop, 20);
+  ck_assert(client.held);
+  close(fifo); /* nobody reads any more */
+  RUN_UNTIL(!client.held);
+  for (int i = 0; i < N; i++)
+    json_object_put(client_wait(&client));
+  free(content);
+}
+END_TEST
+
 /* ---- turns ---- */
 
 /* Two commands print at full speed: their messages come in turn, and a short answer does not wait behind them. */
@@ -790,6 +819,7 @@ int main(void) {
   tcase_add_test(tcase, test_close_while_a_message_is_parsed);
   tcase_add_test(tcase, test_calls_max);
   tcase_add_test(tcase, test_unsent_answers_hold_the_client);
+  tcase_add_test(tcase, test_waiting_writes_hold_the_client);
   tcase_add_test(tcase, test_turns);
   tcase_add_test(tcase, test_wrong_parameters);
   tcase_add_test(tcase, test_unknown_commands);

@@ -21,6 +21,7 @@
 
 #include <json-c/json_object.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 struct batch;
 struct rpc_session;
@@ -80,6 +81,10 @@ void call_wake(struct call *call);
  * call_notification_end(). */
 struct json_out call_notification(const struct call *call, const char *method, struct buf *out);
 void call_notification_end(struct json_out *out);
+
+/* So many bytes of the request are kept until it is done (negative: are not any more). Above a bound for all requests
+ * of a client together it is not listened to. */
+void call_keeps(struct call *call, ssize_t bytes);
 
 /* The queue that keeps the order of this client's file methods. */
 struct job_queue *call_file_queue(struct call *call);

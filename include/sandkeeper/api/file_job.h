@@ -24,6 +24,7 @@ struct file_job {
   char *path, *destination;
   const char *bytes, *old_bytes; /* content, data, new_text; old_text */
   size_t len, old_len;
+  size_t kept; /* the call has been told of (call_keeps) */
   char *after;
   uint64_t offset;
   size_t limit;

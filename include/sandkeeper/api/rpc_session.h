@@ -18,6 +18,7 @@ struct rpc_session {
   struct parse_job *parse; /* outstanding */
   size_t unsent;           /* bytes of complete answers that were not pulled yet */
   size_t batched;          /* bytes of answers that wait for the rest of their batch */
+  size_t kept;             /* bytes of requests that are not done */
   bool held;
 };
 
