@@ -117,15 +117,6 @@ int buf_printf(struct buf *buf, const char *format, ...) {
   return result;
 }
 
-void buf_consume(struct buf *buf, size_t len) {
-  if (len >= buf->len) {
-    buf->len = 0;
-    return;
-  }
-  buf->len -= len;
-  memmove(buf->data, buf->data + len, buf->len);
-}
-
 const char *buf_string(struct buf *buf) {
   if (buf->failed)
     return NULL;

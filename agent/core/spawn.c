@@ -88,15 +88,14 @@ static const char *find_shell(const struct spawn *spawn) {
 
 static int fill_env(struct spawn *spawn, const struct user *user, const char *shell) {
   struct env *env = &spawn->env;
-  bool follow = spawn->user_home && !spawn->sudo;
   int status = 0;
   if (!env_get(env, "PATH"))
     status |= env_set(env, "PATH", DEFAULT_PATH);
-  if (follow || !env_get(env, "HOME"))
+  if (!env_get(env, "HOME"))
     status |= env_set(env, "HOME", user->home);
-  if (follow || !env_get(env, "USER"))
+  if (!env_get(env, "USER"))
     status |= env_set(env, "USER", user->name);
-  if (follow || !env_get(env, "LOGNAME"))
+  if (!env_get(env, "LOGNAME"))
     status |= env_set(env, "LOGNAME", user->name);
   if (!env_get(env, "SHELL"))
     status |= env_set(env, "SHELL", shell);

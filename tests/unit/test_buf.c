@@ -155,22 +155,6 @@ START_TEST(test_move) {
 }
 END_TEST
 
-START_TEST(test_consume) {
-  struct buf buf;
-  buf_init(&buf, 50, 0);
-  buf_consume(&buf, 0);
-  buf_append_string(&buf, "abcdef");
-  buf_consume(&buf, 2);
-  ck_assert_str_eq(buf_string(&buf), "cdef");
-  buf_consume(&buf, 4);
-  ck_assert_uint_eq(buf.len, 0);
-  buf_append_string(&buf, "x");
-  buf_consume(&buf, 100);
-  ck_assert_uint_eq(buf.len, 0);
-  buf_free(&buf);
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("buf");
   TCase *tcase = tcase_create("buf");
@@ -182,7 +166,6 @@ int main(void) {
   tcase_add_test(tcase, test_headroom_survives_growth);
   tcase_add_test(tcase, test_reset_keeps_small_memory);
   tcase_add_test(tcase, test_move);
-  tcase_add_test(tcase, test_consume);
   suite_add_tcase(suite, tcase);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_VERBOSE);

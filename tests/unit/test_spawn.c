@@ -332,19 +332,6 @@ START_TEST(test_user_opens_its_own_stderr) {
 }
 END_TEST
 
-START_TEST(test_home_follows_the_user) {
-  if (geteuid() != 0)
-    return;
-  struct spawn spawn;
-  begin_spawn(&spawn, "echo $HOME $USER");
-  spawn.user = copy("nobody");
-  spawn.user_home = true;
-  env_set(&spawn.env, "HOME", "/root");
-  env_set(&spawn.env, "USER", "root");
-  expect_text(run_spawn(&spawn), "/nonexistent nobody\n");
-}
-END_TEST
-
 static enum error_kind spawn_error(struct spawn *spawn, int *number) {
   struct error err = ERROR_INIT;
   int status = spawn_run(spawn, &err);
@@ -709,7 +696,6 @@ int main(int argc, char **argv) {
   tcase_add_test(tcase, test_path);
   tcase_add_test(tcase, test_user);
   tcase_add_test(tcase, test_user_opens_its_own_stderr);
-  tcase_add_test(tcase, test_home_follows_the_user);
   tcase_add_test(tcase, test_sudo_as_root);
   tcase_add_test(tcase, test_sudo_without_capabilities);
   tcase_add_test(tcase, test_no_descriptors_left);

@@ -41,9 +41,6 @@ int buf_printf(struct buf *buf, const char *format, ...) __attribute__((format(p
 /* A place for `len` more bytes behind the data, or NULL. The caller fills it and adds to `len` what it used. */
 char *buf_reserve(struct buf *buf, size_t len);
 
-/* Removes bytes from the front (memmove). */
-void buf_consume(struct buf *buf, size_t len);
-
 /* Ends the data with a NUL that does not count into len, and returns it; NULL when it failed. */
 const char *buf_string(struct buf *buf);
 

@@ -24,7 +24,6 @@ struct spawn {
   char *working_dir; /* absolute, or relative to the agent's own directory */
   char *user;        /* name or uid; NULL: as the agent */
   bool sudo;         /* as root, with the environment kept */
-  bool user_home;    /* HOME, USER and LOGNAME follow `user` even when the environment has them */
   struct env env;    /* complete but for what is filled in where missing: PATH HOME USER LOGNAME SHELL */
   mode_t umask;
   bool stdin_pipe;    /* else stdin is /dev/null */

@@ -97,7 +97,6 @@ struct http_exchange {
   uint64_t received; /* bytes of body taken */
   uint64_t dropped;  /* bytes of it that came after an early answer */
   bool held;         /* the route does not want the body yet */
-  bool dropping;     /* the rest of the body is of no interest */
 
   bool answered;
   bool close_early; /* answer at once, and let the library close the connection */
