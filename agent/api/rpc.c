@@ -6,9 +6,11 @@
 #include "sandkeeper/api/rpc_parse.h"
 #include "sandkeeper/api/rpc_session.h"
 #include "sandkeeper/base/clock.h"
+#include "sandkeeper/base/json_check.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,23 +95,39 @@ static void refuse(struct call *call, enum rpc_code code, const char *message) {
   call_error_end(call, &out);
 }
 
+/* The id as JSON text, in json-c's memory, or NULL and what is wrong with it. json-c takes more than JSON for a number
+ * (NaN, 1e999, "1."), and a whole one that does not fit into 64 bits it makes the nearest that does, which is another
+ * id. That one cannot be told from a sent one, so both ends are refused with all that is beyond them. */
+static const char *id_text(json_object *value, const char **wrong) {
+  json_type type = json_object_get_type(value);
+  bool whole = type == json_type_int, real = type == json_type_double && isfinite(json_object_get_double(value));
+  const char *text = NULL;
+  if (!whole && !real && type != json_type_string && type != json_type_null)
+    *wrong = "id: it takes a number or a string";
+  else if (whole && (json_object_get_int64(value) == INT64_MIN || json_object_get_uint64(value) == UINT64_MAX))
+    *wrong = "id: a whole number must fit into 64 bits";
+  else if (type == json_type_string && json_object_get_string_len(value) > ID_MAX)
+    *wrong = "id: it takes at most 256 bytes"; /* before all of it is made JSON text */
+  else if (!(text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)))
+    *wrong = "no memory for the id";
+  else if (strlen(text) > ID_MAX)
+    *wrong = "id: it takes at most 256 bytes";
+  else if (!real || json_is_number(text, strlen(text)))
+    return text;
+  else
+    *wrong = "id: it takes a number or a string";
+  return NULL;
+}
+
 /* The id as JSON text, also of a broken request as far as it has a good one. NULL in *id and true: there is none. */
 static bool read_id(json_object *request, char **id, const char **wrong) {
   json_object *value = NULL;
   *id = NULL;
   if (!json_object_object_get_ex(request, "id", &value))
     return true;
-  json_type type = json_object_get_type(value);
-  bool number = type == json_type_int || (type == json_type_double && isfinite(json_object_get_double(value)));
-  if (!number && type != json_type_string && type != json_type_null) { /* json-c takes NaN, which is no JSON */
-    *wrong = "id: it takes a number or a string";
+  const char *text = id_text(value, wrong);
+  if (!text)
     return false;
-  }
-  const char *text = json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-  if (!text || strlen(text) > ID_MAX) {
-    *wrong = "id: it takes at most 256 bytes";
-    return false;
-  }
   *id = strdup(text);
   if (!*id)
     *wrong = "no memory for the id";

@@ -127,6 +127,11 @@ static bool take_number(struct scan *text) {
   return true;
 }
 
+bool json_is_number(const char *string, size_t len) {
+  struct scan text = {string, string + len};
+  return take_number(&text) && text.at == text.end;
+}
+
 static bool take_word(struct scan *text, const char *word) {
   size_t len = strlen(word);
   if ((size_t)(text->end - text->at) < len || memcmp(text->at, word, len) != 0)

@@ -25,6 +25,13 @@ def test_the_id_comes_back_as_it_was(client, call_id):
     assert call.names() == ["exec.start", "exec.stdout", "exec.done"]
 
 
+@pytest.mark.parametrize("call_id", ["1.", "-.5", "1.e5", str(2**64), str(-(2**63) - 1), "9" * 40])
+def test_an_id_that_would_come_back_as_another_is_refused(client, call_id):
+    """json-c takes them: some it would give back as what is no JSON, the others as another number."""
+    answer = client.answer_to('{"jsonrpc":"2.0","method":"exec_list","id":%s}' % call_id)
+    assert (answer["error"]["code"], answer["id"]) == (-32600, None) and "id" in answer["error"]["message"]
+
+
 def test_an_id_that_is_too_long_is_refused(client):
     answer = client.answer_to(request("exec_list", call_id="x" * 1000))
     assert answer["error"]["code"] == -32600 and answer["id"] is None and "id" in answer["error"]["message"]

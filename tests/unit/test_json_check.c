@@ -197,6 +197,16 @@ START_TEST(test_mutations_against_json_c) {
 }
 END_TEST
 
+START_TEST(test_is_number) {
+  static const char *const good[] = {"0", "-0", "10", "-1.5", "0.5e1", "1E+5", "1e-05"};
+  static const char *const bad[] = {"", "-", "00", "01", "1.", "-.5", ".5", "1.e5", "1e", "+1", " 1", "1 ", "NaN"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+    ck_assert_msg(json_is_number(good[i], strlen(good[i])), "%s", good[i]);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    ck_assert_msg(!json_is_number(bad[i], strlen(bad[i])), "%s", bad[i]);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("json_check");
   TCase *cases = tcase_create("all");
@@ -206,6 +216,7 @@ int main(void) {
   tcase_add_test(cases, test_depth);
   tcase_add_test(cases, test_member);
   tcase_add_loop_test(cases, test_string_is, 0, 12);
+  tcase_add_test(cases, test_is_number);
   tcase_add_test(cases, test_mutations_against_json_c);
   suite_add_tcase(suite, cases);
   SRunner *runner = srunner_create(suite);

@@ -237,7 +237,8 @@ START_TEST(test_ids) {
                                      "1.5",
                                      "9007199254740993",
                                      "9223372036854775807",
-                                     "-9223372036854775808",
+                                     "-9223372036854775807",
+                                     "18446744073709551614",
                                      "\"\"",
                                      "\"a\\\"b\"",
                                      "null",
@@ -249,7 +250,25 @@ START_TEST(test_ids) {
     client_send(&client, "{\"jsonrpc\":\"2.0\",\"method\":\"nope\",\"id\":%s}", good[i]);
     expect_answer(good[i], -32601, "method_not_found", "nope");
   }
-  static const char *const bad[] = {"true", "false", "[]", "{}", "[1]", "NaN", "Infinity", "-Infinity", "1e999"};
+  /* json-c gives numbers back as they were written, and whole ones of more than 64 bits as the nearest that fits. */
+  static const char *const bad[] = {"true",
+                                    "false",
+                                    "[]",
+                                    "{}",
+                                    "[1]",
+                                    "NaN",
+                                    "Infinity",
+                                    "-Infinity",
+                                    "1e999",
+                                    "1.",
+                                    "-1.",
+                                    "1.e5",
+                                    "-.5",
+                                    "18446744073709551615",
+                                    "18446744073709551616",
+                                    "123456789012345678901234567890",
+                                    "-9223372036854775808",
+                                    "-9223372036854775809"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     client_send(&client, "{\"jsonrpc\":\"2.0\",\"method\":\"exec_list\",\"id\":%s}", bad[i]);
     json_object *answer = client_wait(&client);

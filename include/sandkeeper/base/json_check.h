@@ -26,4 +26,8 @@ bool json_check_object(const char *text, size_t len, struct json_member *member)
  * what is no string. */
 bool json_string_is(const char *text, size_t len, const char *string);
 
+/* True when the whole text is one number (RFC 8259, 6), and nothing around it. json-c gives a number back as it was
+ * written, and it takes "1." and "-.5". */
+bool json_is_number(const char *text, size_t len);
+
 #endif
