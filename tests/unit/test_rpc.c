@@ -141,12 +141,40 @@ START_TEST(test_nul_in_names) {
       {"{\"a\\\"\\u0000\":1}", false},
       {"{\"x\":\"\\u0000\",\"b\\u0000\":1}", false},
       {"{\"x\":\"\\u0000\\\":\"}", true},
+      {"{'a\\u0000':1}", false}, /* json-c would take the quotes */
+      {"{'a':1}", false},
+      {"{\"a\":\"'\"}", true},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     int status = rpc_parse(cases[i].text, strlen(cases[i].text), &value, &err);
     ck_assert_msg((status == 0) == cases[i].good, "%s", cases[i].text);
     if (status == 0)
       json_object_put(value);
+  }
+}
+END_TEST
+
+/* Many small values: json-c makes hundreds of bytes of each, and the loop frees them. */
+START_TEST(test_many_values) {
+  static const char *const units[] = {"0,", "{},", "[],", "\"a,[\","};
+  for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+    size_t unit = strlen(units[i]), values = i == 1 || i == 2 ? 2 : 1; /* a bracket and a comma */
+    for (int over = 0; over < 2; over++) {
+      size_t n = RPC_VALUES_MAX / values - 2 + 2 * (size_t)over;
+      char *text = malloc(n * unit + 4);
+      ck_assert_ptr_nonnull(text);
+      text[0] = '[';
+      for (size_t k = 0; k < n; k++)
+        memcpy(text + 1 + k * unit, units[i], unit);
+      memcpy(text + 1 + n * unit, "0]", 2);
+      json_object *value;
+      struct error err = ERROR_INIT;
+      int status = rpc_parse(text, n * unit + 3, &value, &err);
+      ck_assert_msg((status == 0) == !over, "%s: %s", units[i], err.message);
+      ck_assert(!over || (err.kind == ERROR_INVALID && strstr(err.message, "131072 values")));
+      json_object_put(value);
+      free(text);
+    }
   }
 }
 END_TEST
@@ -561,7 +589,7 @@ START_TEST(test_long_messages_are_parsed_elsewhere) {
   rpc_session_take(client.session, &message);
   ck_assert_uint_eq(message.len, 0);
   expect_answer("null", -32700, "parse_error", "in the middle");
-  for (size_t i = 0; i < 300000; i++)
+  for (size_t i = 0; i < 100000; i++)
     buf_append_string(&message, "[");
   rpc_session_take(client.session, &message);
   expect_answer("null", -32700, "parse_error", "64 levels");
@@ -821,6 +849,7 @@ int main(void) {
   tcase_add_test(tcase, test_nul_bytes);
   tcase_add_test(tcase, test_nul_in_a_name);
   tcase_add_test(tcase, test_nul_in_names);
+  tcase_add_test(tcase, test_many_values);
   tcase_add_test(tcase, test_depth);
   tcase_add_test(tcase, test_cut_messages);
   tcase_add_test(tcase, test_invalid_requests);

@@ -9,11 +9,12 @@
 #include <stddef.h>
 
 #define RPC_DEPTH_MAX 64 /* docs/protocol.md 3.3 */
+#define RPC_VALUES_MAX 131072
 
 /* 0 and *value (NULL is JSON's null), a new reference; or -1 with ERROR_INVALID and the offset in the message,
- * or with ERROR_INTERNAL when there is no memory. As
- * strict as json-c gets (it still takes NaN and single quotes): valid UTF-8, nothing behind the value, no member name
- * that holds a NUL (json-c would cut it there). */
+ * or with ERROR_INTERNAL when there is no memory. As strict as json-c gets (it still takes NaN and "1."): valid UTF-8,
+ * nothing behind the value, no member name that holds a NUL (json-c would cut it there). Values are counted as commas
+ * and opened brackets. */
 int rpc_parse(const char *text, size_t len, json_object **value, struct error *err);
 
 /* The same for a request: a member name that holds a NUL is no parse error, but *nul_in_name. Of such a value only the
