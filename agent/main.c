@@ -227,6 +227,18 @@ static int run(struct agent *agent, struct rlimit nofile) {
   return agent->init.exit_code;
 }
 
+/* access(2) alone would take a directory. */
+static int check_program(const char *path) {
+  struct stat file;
+  if (stat(path, &file) < 0)
+    return -1;
+  if (!S_ISREG(file.st_mode)) {
+    errno = S_ISDIR(file.st_mode) ? EISDIR : EACCES;
+    return -1;
+  }
+  return access(path, X_OK);
+}
+
 /* What is wrong from the start is said at once, not to the first client. */
 static int check_options(const struct config *config, struct error *err) {
   struct stat directory;
@@ -236,7 +248,7 @@ static int check_options(const struct config *config, struct error *err) {
   if (config->workdir && !S_ISDIR(directory.st_mode))
     return error_set_errno(err, ENOTDIR, "--workdir %s", config->workdir);
   /* Without a slash it is looked for in each command's PATH. */
-  if (config->shell && strchr(config->shell, '/') && access(config->shell, X_OK) < 0)
+  if (config->shell && strchr(config->shell, '/') && check_program(config->shell) < 0)
     return error_set_errno(err, errno, "--shell %s", config->shell);
   if (!config->user)
     return 0;

@@ -110,6 +110,8 @@ def test_a_bad_value_is_named_with_its_variable(name, value):
 def test_an_unknown_user_or_shell_is_refused():
     check_refused(run("--listen", "127.0.0.1:0", "--user", "nosuchuser"), "nosuchuser")
     check_refused(run("--listen", "127.0.0.1:0", "--shell", "/no/such/shell"), "/no/such/shell")
+    check_refused(run("--listen", "127.0.0.1:0", "--shell", "/etc/passwd"), "/etc/passwd")
+    check_refused(run("--listen", "127.0.0.1:0", "--shell", "/etc"), "--shell /etc", "directory")
 
 
 def test_a_port_that_is_taken_is_said():
