@@ -15,6 +15,10 @@
  * tree of any depth needs neither many descriptors nor much stack. */
 #define DEPTH_MAX 48
 
+/* overlayfs does not move a directory of a lower layer, which is what an image's are in a container (EXDEV). Then it is
+ * gone into all the same, this deep at most: two descriptors and some hundred bytes of stack for each level. */
+#define DEPTH_MOST 512
+
 struct removal {
   const char *path; /* what the client wants gone, for messages */
   int top;          /* its directory */
@@ -50,8 +54,10 @@ static int remove_entry(const struct removal *removal, int dir, const char *name
       errno = number;
     return fail(removal, name, err);
   }
-  if (depth >= DEPTH_MAX)
-    return lift(removal, dir, name) == 0 ? 0 : fail(removal, name, err);
+  if (depth >= DEPTH_MAX && lift(removal, dir, name) == 0)
+    return 0;
+  if (depth >= DEPTH_MAX && (errno != EXDEV || depth >= DEPTH_MOST))
+    return fail(removal, name, err);
   if (empty(removal, inside, depth + 1, err) < 0)
     return -1;
   if (unlinkat(dir, name, AT_REMOVEDIR) == 0 || errno == ENOENT)

@@ -212,6 +212,26 @@ START_TEST(test_remove_tree) {
 }
 END_TEST
 
+/* A directory of an image's layer cannot be moved to the top. */
+START_TEST(test_remove_deep_tree_of_a_lower_layer) {
+  isolate();
+  mount_tmpfs(at("o"), "size=8m");
+  for (const char *const *name = (const char *const[]){"lower", "upper", "work", "merged", NULL}; *name; name++)
+    REQUIRE(mkdir(at("o/%s", *name), 0755) == 0);
+  char options[PATH_MAX], deep[1024] = "lower/t";
+  for (int i = 0; i < 100; i++)
+    strcat(deep, "/deep");
+  REQUIRE(files_mkdir(at("o/%s", deep), NULL, &err) == 0);
+  put(at("o/%s/file", deep), "x");
+  snprintf(options, sizeof options, "lowerdir=%s/o/lower,upperdir=%s/o/upper,workdir=%s/o/work", scratch, scratch,
+           scratch);
+  if (mount("overlay", at("o/merged"), "overlay", 0, options) < 0)
+    return; /* not by everybody, and not on every kernel */
+  ck_assert_msg(files_remove(at("o/merged/t"), true, &err) == 0, "%s", err.message);
+  ck_assert_int_eq(count_entries(at("o/merged")), 0);
+}
+END_TEST
+
 START_TEST(test_remove_refused) {
   REQUIRE(mkdir(at("t"), 0755) == 0 && mkdir(at("t/closed"), 0755) == 0);
   put(at("t/closed/f"), "x");
@@ -358,6 +378,7 @@ int main(void) {
   tcase_add_test(tests, test_mkdir);
   tcase_add_test(tests, test_remove);
   tcase_add_test(tests, test_remove_tree);
+  tcase_add_test(tests, test_remove_deep_tree_of_a_lower_layer);
   tcase_add_test(tests, test_remove_refused);
   tcase_add_test(tests, test_move);
   tcase_add_test(tests, test_move_across);
