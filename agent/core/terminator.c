@@ -15,8 +15,8 @@ struct scan_job {
   struct terminator *terminator; /* NULL: nobody waits any more */
   struct proc_tree tree;
   char mark[TERMINATOR_MARK_MAX];
-  pid_t *groups; /* the tree's */
-  int signal;
+  pid_t *groups;    /* the tree's */
+  uint64_t signals; /* one bit a signal, the lowest is number 1 */
   int survivors;
 };
 
@@ -39,7 +39,7 @@ void terminator_signaled(struct terminator *terminator, pid_t group) {
 
 void terminator_init(struct terminator *terminator, struct loop *loop, struct workers *workers,
                      const struct terminator_ops *ops) {
-  *terminator = (struct terminator){.loop = loop, .workers = workers, .ops = ops, .scan_again = -1};
+  *terminator = (struct terminator){.loop = loop, .workers = workers, .ops = ops};
   killer_init(&terminator->killer);
   proc_tree_init(&terminator->tree);
   loop_timer_init(&terminator->timer);
@@ -60,7 +60,11 @@ void terminator_stop(struct terminator *terminator) {
 
 static void scan_work(struct job *job) {
   struct scan_job *scan = (struct scan_job *)job;
-  scan->survivors = proc_tree_scan(&scan->tree, scan->signal);
+  uint64_t signals = scan->signals;
+  do {
+    scan->survivors = proc_tree_scan(&scan->tree, signals ? __builtin_ctzll(signals) + 1 : 0);
+    signals &= signals - 1;
+  } while (signals);
 }
 
 static void scan_free(struct scan_job *scan) {
@@ -73,15 +77,17 @@ static void scan_abandon(struct job *job) {
   scan_free((struct scan_job *)job);
 }
 
-static void scan_submit(struct terminator *terminator, int signal);
+static void scan_submit(struct terminator *terminator, uint64_t signals);
 static void send_due(struct terminator *terminator);
 
 static void scan_back(struct terminator *terminator, int survivors) {
-  int again = terminator->scan_again;
+  bool again = terminator->scan_again;
+  uint64_t signals = terminator->scan_signals;
   terminator->scan = NULL;
-  terminator->scan_again = -1;
-  if (again > 0 || (again == 0 && !terminator->due_signal)) {
-    scan_submit(terminator, again);
+  terminator->scan_again = false;
+  terminator->scan_signals = 0;
+  if (signals || (again && !terminator->due_signal)) {
+    scan_submit(terminator, signals);
     return;
   }
   if (terminator->due_signal) {
@@ -109,7 +115,7 @@ static void scan_done(struct job *job, enum job_end end) {
     scan_back(terminator, survivors);
 }
 
-static int scan_begin(struct terminator *terminator, int signal) {
+static int scan_begin(struct terminator *terminator, uint64_t signals) {
   struct scan_job *scan = calloc(1, sizeof *scan);
   if (!scan)
     return -1;
@@ -122,7 +128,7 @@ static int scan_begin(struct terminator *terminator, int signal) {
   scan->tree.leader = terminator->ops->leader(terminator);
   scan->tree.signaled = terminator->groups;
   scan->tree.n_signaled = terminator->n_groups;
-  scan->signal = signal;
+  scan->signals = signals;
   if (workers_submit(terminator->workers, &scan->job, NULL, false, NULL) < 0) {
     free(scan); /* the tree is still the terminator's */
     return -1;
@@ -135,12 +141,13 @@ static int scan_begin(struct terminator *terminator, int signal) {
   return 0;
 }
 
-/* Looks, and sends `signal` (0: none) to what it finds. While a look is out, the next one waits for it. */
-static void scan_submit(struct terminator *terminator, int signal) {
+/* Looks, and sends signals to what it finds. While a look is out, the next one waits for it, with all signals that come
+ * meanwhile. */
+static void scan_submit(struct terminator *terminator, uint64_t signals) {
   if (terminator->scan) {
-    if (signal || terminator->scan_again < 0)
-      terminator->scan_again = signal;
-  } else if (scan_begin(terminator, signal) < 0) {
+    terminator->scan_again = true;
+    terminator->scan_signals |= signals;
+  } else if (scan_begin(terminator, signals) < 0) {
     killer_saw(&terminator->killer, loop_now(terminator->loop), -1);
   }
 }
@@ -156,7 +163,7 @@ static void signal_now(struct terminator *terminator, int signal) {
   loop_timer_stop(terminator->loop, &terminator->due_timer);
   forget_groups(terminator);
   terminator->ops->signal(terminator, signal);
-  scan_submit(terminator, signal);
+  scan_submit(terminator, UINT64_C(1) << (signal - 1));
 }
 
 static void send_due(struct terminator *terminator) {

@@ -152,6 +152,23 @@ def test_the_scope_tree_with_sigterm(client):
     wait_until(lambda: processes.with_words("sleep", seconds) == [])
 
 
+def test_signals_to_the_tree_that_come_together(client):
+    """Each reaches each process once, also those that left the group."""
+    loop = "trap 'echo {0} USR1' USR1; trap 'echo {0} USR2' USR2; trap 'echo {0} ALRM' ALRM; trap 'echo {0} HUP' HUP; echo ready; while :; do sleep 0.02; done"
+    command = f"setsid sh -c \"{loop.format('out')}\" 2>/dev/null & exec 2>/dev/null; {loop.format('in')}"
+    for _ in range(5):
+        call = client.start_exec(command, cmd_id=unique_cmd_id())
+        call.wait_for_text("ready\nready\n")
+        cmd_id = call.wait_for("exec.start")["cmd_id"]
+        names = ["USR1", "USR2", "ALRM", "HUP"]
+        kills = [client.start("kill", {"cmd_id": cmd_id, "signal": name, "scope": "tree"}) for name in names]
+        assert all(kill.result()["signaled"] for kill in kills)
+        wait_until(lambda: client.call("exec_logs", {"cmd_id": cmd_id, "follow": False, "stream": False})["stdout_bytes"] >= 12 + 66)
+        client.call("kill", {"cmd_id": cmd_id, "signal": "KILL", "scope": "tree"})
+        told = call.result()["output"].split("\n")[2:-1]
+        assert sorted(told) == sorted(f"{who} {name}" for who in ("in", "out") for name in names)
+
+
 def test_the_scope_tree_does_not_touch_other_commands(client):
     other, other_id = start(client, "echo ready; exec sleep 600")
     call, cmd_id = start(client, "setsid sleep 600 & echo ready; sleep 600")

@@ -38,7 +38,8 @@ struct terminator {
   int due_signal; /* waits for a first look; 0: none */
   struct loop_timer due_timer;
   struct scan_job *scan; /* outstanding */
-  int scan_again;        /* the signal of the look that waits for it; -1: none */
+  bool scan_again;       /* another look waits for it */
+  uint64_t scan_signals; /* and sends these: one bit a signal, the lowest is number 1 */
   pid_t *groups;         /* signalled by number, for the next look */
   size_t n_groups;
 };
