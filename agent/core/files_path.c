@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINKS_MAX 40 /* as the kernel's own limit, path_resolution(7) */
+#define LINKS_MAX 40  /* as the kernel's own limit, path_resolution(7) */
+#define ATTEMPTS 1000 /* to look at a name that is replaced all the time */
 
 char *files_path(const char *workdir, const char *bytes, size_t len, const char *name, struct error *err) {
   if (len == 0) {
@@ -155,26 +156,46 @@ static int find(const char *path, bool make_parents, struct files_target *target
   return error_set_errno(err, ELOOP, "cannot write %s", path);
 }
 
-int files_target_find(const char *path, bool make_parents, struct files_target *target, struct error *err) {
-  /* Links in /proc are no texts: "pipe:[123]" and "/tmp/x (deleted)" lead nowhere by hand, but the kernel knows what
-   * they are. When it comes to another file than the hand does, only the kernel's way may be used. */
-  struct stat real;
-  bool real_exists = stat(path, &real) == 0;
+/* What the kernel finds under a path. */
+struct seen {
+  bool exists;
+  struct stat st;
+};
+
+static int see(const char *path, struct seen *seen, struct error *err) {
+  seen->exists = stat(path, &seen->st) == 0;
   /* Links that the kernel does not follow (fs.protected_symlinks, a mount with nosymfollow) are not followed by hand.
    */
-  if (!real_exists && errno != ENOENT)
+  if (!seen->exists && errno != ENOENT)
     return error_set_errno(err, errno, "cannot write %s", path);
-  if (find(path, make_parents && !real_exists, target, err) < 0) {
-    if (!real_exists || (err && err->kind == ERROR_INTERNAL))
-      return -1;
-    *target = (struct files_target){.dir = -1, .exists = true, .direct = true, .st = real};
-    return 0;
-  }
-  if (!real_exists)
-    return 0;
-  if (!target->exists || target->st.st_dev != real.st_dev || target->st.st_ino != real.st_ino) {
-    files_target_free(target);
-    *target = (struct files_target){.dir = -1, .exists = true, .direct = true, .st = real};
-  }
   return 0;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+int files_target_find(const char *path, bool make_parents, struct files_target *target, struct error *err) {
+  struct seen first, then;
+  if (see(path, &first, err) < 0)
+    return -1;
+  for (int i = 0; i < ATTEMPTS; i++, first = then) {
+    int status = find(path, make_parents && !first.exists, target, err);
+    if (!first.exists || (status < 0 && err && err->kind == ERROR_INTERNAL))
+      return status;
+    if (status == 0 && target->exists && is_same(&target->st, &first.st))
+      return 0;
+    if (status == 0)
+      files_target_free(target);
+    /* Somebody may just have replaced it. */
+    if (see(path, &then, err) < 0)
+      return -1;
+    if (!then.exists || !is_same(&first.st, &then.st))
+      continue;
+    /* Links in /proc are no texts: "pipe:[123]" and "/tmp/x (deleted)" lead nowhere by hand, but the kernel knows what
+     * they are. When it comes to another file than the hand does, only the kernel's way may be used. */
+    *target = (struct files_target){.dir = -1, .exists = true, .direct = true, .st = then.st};
+    return 0;
+  }
+  return error_set(err, ERROR_BUSY, 0, "cannot write %s: other programs keep replacing it", path);
 }

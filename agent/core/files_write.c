@@ -50,7 +50,7 @@ static int choose_plan(const struct files_upload *upload, enum plan *plan, struc
   if (target->direct || target->st.st_nlink > 1 || upload->how.append || upload->how.at_offset)
     *plan = IN_PLACE;
   /* A rename would replace a file that must not be written. */
-  if (!target->direct && faccessat(target->dir, target->name, W_OK, 0) < 0)
+  if (!target->direct && faccessat(target->dir, target->name, W_OK, 0) < 0 && errno != ENOENT)
     return error_set_errno(err, errno, "cannot write %s", upload->path);
   return 0;
 }
@@ -144,9 +144,17 @@ static bool extends(const struct files_upload *upload) {
 
 /* 0: done. 1: the target is another file by now. */
 static int place_once(struct files_upload *upload, const struct files_bytes *content, bool locked, struct error *err) {
-  cleanup_close int fd = files_place_open(upload->path, &upload->target, upload->how.append, err);
-  if (fd < 0)
+  struct error failure = ERROR_INIT;
+  cleanup_close int fd = files_place_open(upload->path, &upload->target, upload->how.append, &failure);
+  /* It was there a moment ago: somebody has removed it, or put a link in its place. An edit must not make it anew. */
+  if (fd < 0 && !locked && upload->target.exists && !upload->target.direct &&
+      (failure.number == ENOENT || failure.number == ELOOP))
+    return 1;
+  if (fd < 0) {
+    if (err)
+      *err = failure;
     return -1;
+  }
   int status = files_place_write(fd, upload->path, &upload->target, content, &upload->how, locked, err);
   if (status != 0)
     return status;

@@ -1,6 +1,7 @@
 """The file methods over JSON-RPC: docs/protocol.md 4.6, and cases 23 to 28 of docs/cases."""
 
 import base64
+import concurrent.futures
 import datetime
 import hashlib
 import json
@@ -15,6 +16,7 @@ import uuid
 
 import pytest
 from helpers.agent import SANITIZED
+from helpers.client import RpcError
 from helpers.wait import wait_until
 
 IMAGES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data", "images")
@@ -380,6 +382,51 @@ def test_two_writers(agent, work):
             content = get(path)
             assert len(content) == 300_000 and len(set(content)) == 1
     assert os.listdir(work) == ["f"]
+
+
+def from_each(clients, work):
+    """Runs work(client, number) on a thread for each client; raises what one of them raised."""
+    with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
+        for result in [pool.submit(work, client, number) for number, client in enumerate(clients)]:
+            result.result(60)
+
+
+def test_many_writers_stay_atomic(agent, work):
+    """A file that another writer replaces at this moment is no reason to write in place."""
+    path = f"{work}/f"
+    clients = [agent.connect() for _ in range(4)]
+    try:
+
+        def write(client, number):
+            for _ in range(100 if SANITIZED else 400):
+                assert client.call("write", {"path": path, "content": str(number) * 5000}) == {"bytes_written": 5000}
+
+        from_each(clients, write)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_appends_beside_removals(agent, work):
+    """An append makes the file, also when it is removed between the look and the open."""
+    path = f"{work}/f"
+    clients = [agent.connect() for _ in range(4)]
+    try:
+
+        def change(client, number):
+            for _ in range(100 if SANITIZED else 400):
+                if number % 2 == 0:
+                    client.call("write", {"path": path, "content": "x", "append": True})
+                else:
+                    try:
+                        client.call("remove", {"path": path})
+                    except RpcError as error:
+                        assert error.code == -32001
+
+        from_each(clients, change)
+    finally:
+        for client in clients:
+            client.close()
 
 
 @pytest.mark.parametrize("kind", ["append", "offset"])

@@ -446,7 +446,16 @@ START_TEST(test_extended_by_two) {
   commit(tail);
   require_content(at("p"), "head,tail more");
 
-  /* What has the name by then is a link: it is followed, as always. */
+  /* It is removed meanwhile, or a link has its name: that is followed, as always. */
+  struct files_upload *rest = begin(at("p"), &append, "rest");
+  REQUIRE(unlink(at("p")) == 0);
+  commit(rest);
+  REQUIRE(written.created);
+  require_content(at("p"), "rest");
+  rest = begin(at("p"), &append, "all");
+  REQUIRE(unlink(at("p")) == 0 && symlink("f", at("p")) == 0);
+  commit(rest);
+  require_content(at("f"), "one twoall");
   struct files_upload *more = begin(at("l"), &append, "more");
   put(at("target"), "old ");
   REQUIRE(symlink("target", at("l")) == 0);
