@@ -37,6 +37,9 @@
 /* How long clients may take for their close frames at the end. */
 #define CLOSE_PATIENCE (1 * CLOCK_SECOND)
 
+/* And for the answers that the end of the commands has just made: those who wait for them take them at once. */
+#define ANSWER_PATIENCE (250 * CLOCK_MS)
+
 struct agent {
   struct config config;
   struct sandbox sandbox;
@@ -157,9 +160,14 @@ static int make_net(struct agent *agent, struct error *err) {
 
 /* ---- the end ---- */
 
+static void on_answered(void *arg) {
+  struct agent *agent = arg;
+  ws_stop(agent->ws);
+}
+
 static void leave_when_done(struct agent *agent) {
   if (agent->sessions_closed && agent->stopped)
-    ws_stop(agent->ws);
+    http_finish(agent->http, loop_now(agent->sandbox.loop) + ANSWER_PATIENCE, on_answered, agent);
 }
 
 static void on_sessions_closed(void *arg) {

@@ -271,7 +271,9 @@ struct http *http_new(struct loop *loop, const struct net_options *options, cons
   http->api = api;
   loop_watch_init(&http->watch);
   loop_timer_init(&http->timer);
+  loop_timer_init(&http->finish_timer);
   loop_task_init(&http->run);
+  loop_task_init(&http->finish_task);
   list_init(&http->connections);
   list_init(&http->ended);
   http->daemon = start_daemon(http);
@@ -287,6 +289,7 @@ struct http *http_new(struct loop *loop, const struct net_options *options, cons
 void http_free(struct http *http) {
   if (!http)
     return;
+  http->finished = NULL;
   if (http->daemon) {
     /* It refuses to stop while connections are suspended. */
     LIST_FOREACH (&http->connections, node) {
@@ -299,7 +302,9 @@ void http_free(struct http *http) {
     MHD_stop_daemon(http->daemon);
   }
   loop_timer_stop(http->loop, &http->timer);
+  loop_timer_stop(http->loop, &http->finish_timer);
   loop_task_cancel(&http->run);
+  loop_task_cancel(&http->finish_task);
   free(http);
 }
 
@@ -320,6 +325,48 @@ void http_set_stopping(struct http *http) {
 void http_observe(struct http *http, http_observer_fn *fn, void *arg) {
   http->observer = fn;
   http->observer_arg = arg;
+}
+
+/* ---- the end ---- */
+
+static bool answers_are_under_way(const struct http *http) {
+  LIST_FOREACH (&http->connections, node) {
+    const struct http_connection *connection = LIST_OWNER(node, struct http_connection, node);
+    if (connection->exchange && connection->exchange->phase == HTTP_PHASE_COMPLETE)
+      return true;
+  }
+  return false;
+}
+
+static void finish(struct http *http) {
+  void (*finished)(void *arg) = http->finished;
+  http->finished = NULL;
+  loop_timer_stop(http->loop, &http->finish_timer);
+  finished(http->finished_arg);
+}
+
+static void on_finish_task(struct loop_task *task) {
+  struct http *http = task->arg;
+  if (http->finished && !answers_are_under_way(http))
+    finish(http);
+}
+
+static void on_finish_late(struct loop_timer *timer) {
+  finish(timer->arg);
+}
+
+void http_look_if_finished(struct http *http) {
+  if (http->finished)
+    loop_defer(http->loop, &http->finish_task, on_finish_task, http);
+}
+
+void http_finish(struct http *http, int64_t deadline, void (*done)(void *arg), void *arg) {
+  http->finished = done;
+  http->finished_arg = arg;
+  if (loop_timer_start(http->loop, &http->finish_timer, deadline, on_finish_late, http) < 0)
+    finish(http); /* no memory for the timer: nobody is waited for */
+  else
+    http_look_if_finished(http);
 }
 
 struct http_stats http_stats(const struct http *http) {

@@ -212,6 +212,7 @@ void http_exchange_end(struct http_exchange *x) {
   http_expect_nothing(x->link);
   x->link->exchange = NULL;
   http->n_exchanges--;
+  http_look_if_finished(http);
   if (x->public.gone)
     x->public.gone(&x->public);
   if (http->observer && x->phase != HTTP_PHASE_NEW)

@@ -1,9 +1,11 @@
 """POST /rpc: JSON-RPC over plain HTTP. docs/protocol.md, section 3.4."""
 
 import base64
+import concurrent.futures
 import json
 import os
 import pathlib
+import signal
 import time
 
 import pytest
@@ -251,6 +253,23 @@ def test_client_leaves_and_its_command_goes_on(start_agent, ndjson):
     answer = rpc(agent, request("exec_logs", {"cmd_id": "left"}))
     assert answer["result"]["output"] == "end\n"
     wait_until(lambda: agent.fd_count() <= before + 4, what="descriptors to be closed")
+
+
+@pytest.mark.parametrize("by", ["signal", "command"])
+def test_agent_ends_and_its_clients_hear_it(start_agent, tmp_path, by):
+    own = ["--", "sh", "-c", f"until [ -e {tmp_path}/end ]; do sleep 0.05; done"]
+    agent = start_agent(*(own if by == "command" else []))
+    command = "echo begun; exec sleep 60"
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(rpc, agent, exec_request(command, i)) for i in range(20)]
+        wait_until(lambda: agent.health()["commands"]["running"] == 20, what="20 commands")
+        if by == "command":
+            (tmp_path / "end").touch()
+        else:
+            agent.signal(signal.SIGTERM)
+        for i, answer in enumerate(answers):
+            assert (answer.result()["id"], answer.result()["result"]["signal"]) == (i, "SIGTERM")
+    agent.check_ended()
 
 
 def test_client_that_does_not_read_costs_no_megabyte(start_agent):

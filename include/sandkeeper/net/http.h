@@ -39,6 +39,10 @@ bool http_has_room(const struct http *http);
  * under way go on. */
 void http_set_stopping(struct http *http);
 
+/* Calls done(), later, when no answer is awaited or under way any more, at the deadline (loop_now()) at the latest. A
+ * request that is not whole is not waited for. */
+void http_finish(struct http *http, int64_t deadline, void (*done)(void *arg), void *arg);
+
 /* Called at the end of every request that had a whole head: for /metrics. `route` is NULL where none fits; status is 0
  * when the client left before its answer. */
 typedef void http_observer_fn(void *arg, const struct route *route, unsigned status, int64_t duration_ns);

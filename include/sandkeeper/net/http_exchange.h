@@ -38,6 +38,10 @@ struct http {
   struct list ended;       /* those whose client sends no more */
   unsigned n_connections, n_exchanges;
   bool stopping;
+  void (*finished)(void *arg); /* http_finish(): not NULL while it waits */
+  void *finished_arg;
+  struct loop_timer finish_timer;
+  struct loop_task finish_task;
   http_observer_fn *observer;
   void *observer_arg;
 };
@@ -57,6 +61,7 @@ struct http_connection {
 };
 
 void http_run_soon(struct http *http);
+void http_look_if_finished(struct http *http); /* after an exchange's end */
 
 /* The connection's clock. A client that is late is cut off. */
 void http_expect_head(struct http_connection *connection, int64_t within);
