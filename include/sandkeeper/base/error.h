@@ -5,7 +5,7 @@
  * context in front with error_wrap(). Nothing below main() prints an error or exits because of one.
  * docs/architecture.md ("Errors") explains the whole rule.
  *
- * The kinds are those of docs/protocol.md; api/rpc.c gives each its number on the wire.
+ * The kinds are those of docs/protocol.md; api/rpc_error.c gives each its number on the wire.
  */
 #ifndef SANDKEEPER_BASE_ERROR_H
 #define SANDKEEPER_BASE_ERROR_H
