@@ -18,6 +18,9 @@
 #define EXEC_LOOKS 10
 #define EXEC_MOMENT (1 * CLOCK_MS)
 
+/* A look is taken again while processes come and go too fast for it. */
+#define LOOKS_MOST 20
+
 #define STAT_SIZE 1024
 /* In field 9 of stat: a thread of the kernel, without an environment. */
 #define KERNEL_THREAD 0x00200000u
@@ -33,6 +36,7 @@ struct process {
 struct table {
   struct process *rows;
   size_t count, capacity;
+  bool is_stale; /* some had ended when they were looked at: what they started meanwhile is not in it */
 };
 
 void proc_tree_init(struct proc_tree *tree) {
@@ -177,6 +181,7 @@ static int read_table(struct table *table) {
       errno = ENOMEM;
     status = row ? read_stat((pid_t)strtol(entry->d_name, NULL, 10), row) : -1;
     table->count += status > 0;
+    table->is_stale |= status == 0;
   }
   int number = errno;
   closedir(proc);
@@ -319,7 +324,7 @@ static bool has_no_child(void) {
   return none;
 }
 
-static int find_members(struct proc_tree *tree) {
+static int find_members(struct proc_tree *tree, bool *is_stale) {
   struct table table = {0};
   int status = read_table(&table);
   if (status == 0)
@@ -331,22 +336,32 @@ static int find_members(struct proc_tree *tree) {
   if (status == 0)
     status = check_leader(tree, &table);
   int number = errno;
+  *is_stale = table.is_stale;
   free(table.rows);
   errno = number;
   return status;
 }
 
+static void signal_members(const struct proc_tree *tree, int signal) {
+  for (size_t i = 0; i < tree->n_members; i++)
+    if (!has_got(tree, tree->members[i].group, signal))
+      send_signal(&tree->members[i], signal);
+}
+
 int proc_tree_scan(struct proc_tree *tree, int signal) {
-  int status = find_members(tree);
-  /* A list of /proc is older than what is then read of each: a process may have had a child in between, and died. All
-   * were dead when the second list begins, so that it has their children. */
-  if (status == 0 && tree->n_members == 0)
-    status = find_members(tree);
-  int number = errno;
-  if (signal)
-    for (size_t i = 0; i < tree->n_members; i++)
-      if (!has_got(tree, tree->members[i].group, signal))
-        send_signal(&tree->members[i], signal);
+  int status = 0, number = 0;
+  bool is_stale = true;
+  /* A list of /proc is older than what is then read of each: a process may have had a child in between, and died. So
+   * that nothing is left is believed only of a list whose processes all lived on; and after a KILL, which leaves
+   * nothing of what it hits, it is looked for what those that were hit had just started. */
+  for (int i = 0; i < LOOKS_MOST && status == 0 && is_stale && (i == 0 || tree->n_members == 0 || signal == SIGKILL);
+       i++) {
+    status = find_members(tree, &is_stale);
+    number = errno;
+    if (signal)
+      signal_members(tree, signal);
+    is_stale |= signal == SIGKILL && tree->n_members > 0;
+  }
   errno = number;
   if (status == 0)
     return (int)tree->n_members;

@@ -202,8 +202,8 @@ static void run(struct terminator *terminator) {
         send_due(terminator);
       signal_now(terminator, SIGKILL);
       break;
-    case KILLER_LOOK:
-      scan_submit(terminator, 0);
+    case KILLER_LOOK: /* what comes to light after the KILL gets it too */
+      scan_submit(terminator, killer->phase == KILLER_KILLED ? UINT64_C(1) << (SIGKILL - 1) : 0);
       break;
     case KILLER_WAIT:
       loop_timer_start(terminator->loop, &terminator->timer, killer->wake, on_wake, terminator);

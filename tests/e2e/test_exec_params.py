@@ -212,6 +212,24 @@ def test_case_02_nothing_of_a_timed_out_command_is_left(client, command):
     assert processes.with_words("sleep", seconds) == []
 
 
+def test_case_02_a_chain_that_outruns_a_look_is_ended(client, tmp_path):
+    """Each process starts the next, in a session of its own, and ends: it is gone when a look at /proc comes to it, and the
+    next was not there when that look began."""
+    chain = tmp_path / "chain"
+    chain.write_text("""#!/bin/sh
+        trap '' TERM
+        [ $1 -gt 0 ] || exit 0
+        printf . >>links
+        setsid "$0" $(($1 - 1)) &
+    """)
+    chain.chmod(0o755)
+    for _ in range(6):
+        data = check_deadline(client, f"{chain} 3000; sleep 60", 0.2, timeout=0.2, working_dir=str(tmp_path))
+        links = (tmp_path / "links").stat().st_size
+        time.sleep(0.2)  # the time over which it must not grow
+        assert data["survivors"] > 0 or (tmp_path / "links").stat().st_size == links
+
+
 def test_a_command_may_use_its_last_second(client):
     """SIGTERM first, and a second to react."""
     command = "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.05; done"
