@@ -176,7 +176,7 @@ static void refuse_waiting(struct visitor *visitor, unsigned status, const char 
 /* To the HTTP server, with nothing taken from the socket. */
 static void hand_to_http(struct visitor *visitor) {
   struct gate *gate = visitor->gate;
-  if (!http_has_room(gate->http)) {
+  if (!http_make_room(gate->http)) {
     refuse_waiting(visitor, 503, "too many HTTP connections");
     return;
   }

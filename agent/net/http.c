@@ -13,6 +13,8 @@
 #include <sys/socket.h>
 
 #define CONNECTIONS_MAX 2048
+/* So many are kept free, at the expense of those that ask for nothing: a health probe must not find the door shut. */
+#define CONNECTIONS_SPARE 64
 
 /* Bytes a connection: its head, and the pieces of body and answer under way. libmicrohttpd 0.9.75 takes pools of up to
  * 32 KiB from the heap, where those of connections that are gone stay as holes, and larger ones from mmap(2). */
@@ -171,6 +173,7 @@ static void connection_opened(struct http *http, struct MHD_Connection *mhd, voi
   loop_timer_init(&connection->timer);
   loop_watch_init(&connection->watch);
   list_init(&connection->ended_node);
+  list_init(&connection->idle_node);
   if (loop_watch_start(http->loop, &connection->watch, connection->fd, EPOLLRDHUP | EPOLLET, on_hangup, connection) < 0)
     LOG(LOG_WARN, "http", "client not watched", LOG_S("address", connection->address));
   list_append(&http->connections, &connection->node);
@@ -186,6 +189,7 @@ static void connection_closed(void **context) {
   loop_watch_stop(connection->http->loop, &connection->watch);
   list_remove(&connection->node);
   list_remove(&connection->ended_node);
+  list_remove(&connection->idle_node);
   free(connection);
 }
 
@@ -210,7 +214,10 @@ static struct http_connection *connection_of(struct MHD_Connection *mhd) {
 static void *on_target(void *arg, const char *target, struct MHD_Connection *mhd) {
   struct http_connection *connection = connection_of(mhd);
   (void)arg;
-  return connection ? http_exchange_new(connection, mhd, target) : NULL;
+  if (!connection)
+    return NULL;
+  list_remove(&connection->idle_node);
+  return http_exchange_new(connection, mhd, target);
 }
 
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const char *url, const char *method,
@@ -222,14 +229,17 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *mhd, const c
 }
 
 static void on_completed(void *arg, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code) {
-  (void)arg, (void)mhd, (void)code;
+  struct http *http = arg;
+  (void)code;
   struct http_exchange *exchange = *context;
   *context = NULL;
   struct http_connection *connection = connection_of(mhd);
   if (exchange)
     http_exchange_end(exchange);
-  if (connection)
+  if (connection) {
     http_expect_head(connection, NEXT_HEAD_TIME);
+    list_append(&http->idle, &connection->idle_node);
+  }
 }
 
 /* The library would decode the path in place; routes get it as it was sent. */
@@ -276,6 +286,7 @@ struct http *http_new(struct loop *loop, const struct net_options *options, cons
   loop_task_init(&http->finish_task);
   list_init(&http->connections);
   list_init(&http->ended);
+  list_init(&http->idle);
   http->daemon = start_daemon(http);
   const union MHD_DaemonInfo *info = http->daemon ? MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
   if (!info || loop_watch_start(loop, &http->watch, info->epoll_fd, EPOLLIN, on_epoll, http) < 0) {
@@ -308,7 +319,12 @@ void http_free(struct http *http) {
   free(http);
 }
 
-bool http_has_room(const struct http *http) {
+bool http_make_room(struct http *http) {
+  if (http->n_connections >= CONNECTIONS_MAX - CONNECTIONS_SPARE && !list_is_empty(&http->idle)) {
+    struct http_connection *longest = LIST_FIRST(&http->idle, struct http_connection, idle_node);
+    list_remove(&longest->idle_node);
+    http_cut(longest, "it is idle, and there are too many");
+  }
   return http->n_connections < CONNECTIONS_MAX;
 }
 

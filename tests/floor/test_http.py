@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -244,6 +245,21 @@ def test_connections_give_their_memory_back(server):
     for client in clients:
         client.socket.close()
     wait_until(lambda: processes.rss_kib(server.pid) < before + 6000, 10, "the memory to come back")
+
+
+def test_idle_connections_make_room(server):
+    """A client that keeps as many connections as there may be does not shut out the next one."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    clients = []
+    for _ in range(2100):
+        clients.append(client := Http(server))
+        client.send(b"GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert client.answer()[0] == 404
+    assert clients[0].is_ended()
+    clients[-1].send(b"GET /nothing HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert clients[-1].answer()[0] == 404
+    for client in clients:
+        client.socket.close()
 
 
 def test_paused_upload_holds_the_client_back(server):

@@ -31,9 +31,12 @@ struct http *http_new(struct loop *loop, const struct net_options *options, cons
 /* Ends every exchange (gone() is called) and connection. */
 void http_free(struct http *http);
 
+/* Before http_adopt(): false when there is no room for one more. Near the limit the connection that has waited longest
+ * for its next request is cut. */
+bool http_make_room(struct http *http);
+
 /* Takes the socket, with nothing read from it yet. */
 void http_adopt(struct http *http, int fd, const struct sockaddr *address, socklen_t length);
-bool http_has_room(const struct http *http);
 
 /* From now on every route that is not `open` is answered 503, and connections are closed after their answer. Answers
  * under way go on. */

@@ -36,6 +36,7 @@ struct http {
   struct loop_task run;    /* it has something to do */
   struct list connections; /* struct http_connection */
   struct list ended;       /* those whose client sends no more */
+  struct list idle;        /* those between two requests, the longest first */
   unsigned n_connections, n_exchanges;
   bool stopping;
   void (*finished)(void *arg); /* http_finish(): not NULL while it waits */
@@ -50,6 +51,7 @@ struct http {
 struct http_connection {
   struct http *http;
   struct list node;
+  struct list idle_node;   /* in http.idle after its first request, while there is no other */
   int fd;                  /* the library's */
   struct loop_watch watch; /* for the client's end */
   bool half_closed;        /* it has come */
