@@ -52,6 +52,7 @@ void rpc_session_close(struct rpc_session *session) {
   loop_task_cancel(&session->more);
   while (!list_is_empty(&session->calls))
     call_end(LIST_FIRST(&session->calls, struct call, node));
+  idle_jobs(&session->api->sandbox->idle, 1); /* what thousands of sessions have used goes back to the system */
   job_queue_abandon(session->files);
   free(session);
 }

@@ -12,7 +12,7 @@
 struct idle {
   struct commands *commands;
   struct loop_timer timer;
-  uint64_t jobs; /* done by workers */
+  uint64_t jobs; /* done by workers, and sessions that have ended */
   uint64_t work; /* what was done when it trimmed last */
   bool due;      /* to be trimmed whatever was done */
 };
@@ -23,7 +23,7 @@ void idle_stop(struct idle *idle);
 /* A child has ended: wait for the burst's end. */
 void idle_touch(struct idle *idle);
 
-/* Workers have done so many jobs. */
+/* Workers have done so many jobs, or so many sessions have ended. */
 void idle_jobs(struct idle *idle, uint32_t jobs);
 
 /* The last worker leaves. */
