@@ -5,9 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -21,14 +19,9 @@
 /* A look is taken again while processes come and go too fast for it. */
 #define LOOKS_MOST 20
 
-#define STAT_SIZE 1024
-/* In field 9 of stat: a thread of the kernel, without an environment. */
-#define KERNEL_THREAD 0x00200000u
-
 /* One line of the process table. */
 struct process {
-  struct proc_id id; /* must be first: rows and members are looked up alike */
-  pid_t parent, session;
+  struct proc_stat stat; /* must be first, and the id first in it: rows and members are looked up alike */
   bool belongs;
   bool in_exec; /* whether it has the mark cannot be said yet */
 };
@@ -49,102 +42,6 @@ void proc_tree_free(struct proc_tree *tree) {
   tree->n_members = tree->capacity = 0;
 }
 
-/* Opens a file of /proc/PID. -1, and *fd is -1 too: only because we lack something; 0: it is there, or *fd is -1 and it
- * is gone or not for us to see. */
-static int open_file(pid_t pid, const char *name, int *fd) {
-  char path[32];
-  snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
-  *fd = open(path, O_RDONLY | O_CLOEXEC);
-  return *fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM) ? -1 : 0;
-}
-
-/* Reads /proc/PID/stat; *behind_name is what follows the name, or NULL: gone. 0, or -1 with errno: it cannot be told.
- */
-static int read_stat_text(pid_t pid, char text[static STAT_SIZE], const char **behind_name) {
-  int fd;
-  *behind_name = NULL;
-  if (open_file(pid, "stat", &fd) < 0)
-    return -1;
-  ssize_t n = fd < 0 ? 0 : read(fd, text, STAT_SIZE - 1);
-  fd_close(&fd);
-  if (n <= 0)
-    return 0;
-  text[n] = '\0';
-  /* The name in parentheses may hold anything, also ") R 1": the last one ends it. */
-  const char *end_of_name = strrchr(text, ')');
-  *behind_name = end_of_name ? end_of_name + 1 : NULL;
-  return 0;
-}
-
-/* 1; or 0: gone, or a zombie, which is as good as gone; or -1 with errno: it cannot be told. */
-static int read_stat(pid_t pid, struct process *process) {
-  char text[STAT_SIZE];
-  const char *behind_name;
-  char state;
-  int parent, group, session;
-  unsigned long long start;
-  if (read_stat_text(pid, text, &behind_name) < 0)
-    return -1;
-  if (!behind_name ||
-      sscanf(behind_name, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
-             &parent, &group, &session, &start) != 5)
-    return 0;
-  if (state == 'Z' || state == 'X')
-    return 0;
-  *process = (struct process){.id = {.pid = pid, .start = start, .group = group}, .parent = parent, .session = session};
-  return 1;
-}
-
-uint64_t proc_tree_start_of(pid_t pid) {
-  struct process process;
-  return read_stat(pid, &process) > 0 ? process.id.start : 0;
-}
-
-/* An environment without a byte is empty, as env -i makes it, or the process is in execve(2), and has a new memory
- * where its environment is not known to be yet. */
-static bool is_in_exec(pid_t pid) {
-  char text[STAT_SIZE], state;
-  const char *behind_name;
-  unsigned flags;
-  unsigned long long begin, end;
-  if (read_stat_text(pid, text, &behind_name) < 0 || !behind_name ||
-      sscanf(
-          behind_name,
-          " %c %*d %*d %*d %*d %*d %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-          "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu",
-          &state, &flags, &begin, &end) != 4)
-    return false;
-  return state != 'Z' && state != 'X' && !(flags & KERNEL_THREAD) && (end == 0 || begin != end);
-}
-
-/* Looks for the mark in /proc/PID/environ, a piece at a time: an environment may have megabytes. 1, 0, or -1 with
- * errno: it cannot be told. *empty: there is nothing. */
-static int has_mark(pid_t pid, const char *mark, bool is_prefix, bool *empty) {
-  char text[8192];
-  cleanup_close int fd = -1;
-  *empty = false;
-  if (open_file(pid, "environ", &fd) < 0)
-    return -1;
-  if (fd < 0)
-    return 0;
-  size_t want = strlen(mark) + (is_prefix ? 0 : 1); /* with its NUL, unless only the start counts */
-  text[0] = '\0';                                   /* a variable starts behind a NUL */
-  size_t have = 1;
-  for (*empty = true;; *empty = false) {
-    ssize_t n = read(fd, text + have, sizeof text - have);
-    if (n <= 0)
-      return 0;
-    have += (size_t)n;
-    for (char *at = text; (at = memchr(at, '\0', have - (size_t)(at - text))) != NULL; at++)
-      if ((size_t)(text + have - at) > want && memcmp(at + 1, mark, want) == 0)
-        return 1;
-    /* Keep what may be the first part of it. */
-    size_t keep = have < want + 1 ? have : want + 1;
-    memmove(text, text + have - keep, keep);
-    have = keep;
-  }
-}
-
 static struct process *add_row(struct table *table) {
   if (table->count == table->capacity) {
     size_t capacity = table->capacity ? table->capacity * 2 : 256;
@@ -154,6 +51,7 @@ static struct process *add_row(struct table *table) {
     table->rows = rows;
     table->capacity = capacity;
   }
+  table->rows[table->count] = (struct process){.belongs = false};
   return &table->rows[table->count];
 }
 
@@ -179,7 +77,7 @@ static int read_table(struct table *table) {
     struct process *row = add_row(table);
     if (!row)
       errno = ENOMEM;
-    status = row ? read_stat((pid_t)strtol(entry->d_name, NULL, 10), row) : -1;
+    status = row ? proc_read((pid_t)strtol(entry->d_name, NULL, 10), &row->stat) : -1;
     table->count += status > 0;
     table->is_stale |= status == 0;
   }
@@ -194,18 +92,19 @@ static int read_table(struct table *table) {
 /* Members are in the order of the table that they were taken from. */
 static bool was_member(const struct proc_tree *tree, const struct process *process) {
   const struct proc_id *found =
-      tree->n_members ? bsearch(&process->id, tree->members, tree->n_members, sizeof *tree->members, by_number) : NULL;
-  return found && found->start == process->id.start;
+      tree->n_members ? bsearch(&process->stat.id, tree->members, tree->n_members, sizeof *tree->members, by_number)
+                      : NULL;
+  return found && found->start == process->stat.id.start;
 }
 
 static bool is_own_child(const struct proc_tree *tree, const struct process *process) {
-  return tree->own_children && process->parent == getpid();
+  return tree->own_children && process->stat.parent == getpid();
 }
 
 static int carries_mark(const struct proc_tree *tree, struct process *process) {
   bool empty;
-  int found = has_mark(process->id.pid, tree->mark, tree->mark_is_prefix, &empty);
-  process->in_exec = found == 0 && empty && is_in_exec(process->id.pid);
+  int found = proc_has_variable(process->stat.id.pid, tree->mark, tree->mark_is_prefix, &empty);
+  process->in_exec = found == 0 && empty && proc_is_in_exec(process->stat.id.pid);
   return found;
 }
 
@@ -231,18 +130,24 @@ static int mark_late(const struct proc_tree *tree, struct table *table) {
   return 0;
 }
 
+/* 0: there is none, or its number is another's by now. */
+static pid_t leader_in(const struct proc_tree *tree, const struct table *table) {
+  const struct process *row = tree->leader ? find_row(table, tree->leader) : NULL;
+  return row && tree->leader_start && row->stat.id.start != tree->leader_start ? 0 : tree->leader;
+}
+
 static int mark_members(const struct proc_tree *tree, struct table *table) {
-  pid_t self = getpid();
+  pid_t self = getpid(), leader = leader_in(tree, table);
   /* What is older than the agent is not of its making: a shell may have started children before it became the agent by
    * exec. And it spares the reading of every environment on a machine with much else. */
-  uint64_t since = proc_tree_start_of(self);
+  uint64_t since = proc_start_of(self);
   for (size_t i = 0; i < table->count; i++) {
     struct process *process = &table->rows[i];
-    if (process->id.pid == self)
+    if (process->stat.id.pid == self)
       continue;
-    bool young = process->id.start >= since;
+    bool young = process->stat.id.start >= since;
     process->belongs = was_member(tree, process) || (young && is_own_child(tree, process)) ||
-                       (tree->leader && (process->id.pid == tree->leader || process->session == tree->leader));
+                       (leader && (process->stat.id.pid == leader || process->stat.session == leader));
     int marked = process->belongs || !young ? 0 : carries_mark(tree, process);
     if (marked < 0)
       return -1;
@@ -258,9 +163,9 @@ static void mark_children(struct table *table) {
     changed = false;
     for (size_t i = 0; i < table->count; i++) {
       struct process *process = &table->rows[i];
-      if (process->belongs || process->id.pid == self)
+      if (process->belongs || process->stat.id.pid == self)
         continue;
-      const struct process *parent = find_row(table, process->parent);
+      const struct process *parent = find_row(table, process->stat.parent);
       if (parent && parent->belongs)
         process->belongs = changed = true;
     }
@@ -293,7 +198,7 @@ static int keep_members(struct proc_tree *tree, const struct table *table) {
       tree->members = members;
       tree->capacity = capacity;
     }
-    tree->members[tree->n_members++] = table->rows[i].id;
+    tree->members[tree->n_members++] = table->rows[i].stat.id;
   }
   return 0;
 }
@@ -308,7 +213,7 @@ static bool has_got(const struct proc_tree *tree, pid_t group, int signal) {
 /* pidfd_open(2) first, then the start time again: from here on the descriptor cannot become another process. */
 static void send_signal(const struct proc_id *id, int signal) {
   cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, id->pid, 0);
-  if (pidfd < 0 || proc_tree_start_of(id->pid) != id->start)
+  if (pidfd < 0 || proc_start_of(id->pid) != id->start)
     return;
   syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0);
   if (signal == SIGTERM)

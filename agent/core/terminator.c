@@ -126,6 +126,7 @@ static int scan_begin(struct terminator *terminator, uint64_t signals) {
   scan->tree.mark_is_prefix = terminator->mark_is_prefix;
   scan->tree.own_children = terminator->own_children;
   scan->tree.leader = terminator->ops->leader(terminator);
+  scan->tree.leader_start = scan->tree.leader ? proc_start_of(scan->tree.leader) : 0;
   scan->tree.signaled = terminator->groups;
   scan->tree.n_signaled = terminator->n_groups;
   scan->signals = signals;

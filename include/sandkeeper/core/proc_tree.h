@@ -13,23 +13,20 @@
 #ifndef SANDKEEPER_CORE_PROC_TREE_H
 #define SANDKEEPER_CORE_PROC_TREE_H
 
+#include "sandkeeper/core/proc.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
-
-struct proc_id {
-  pid_t pid;
-  uint64_t start; /* clock ticks since boot: proc(5), stat field 22 */
-  pid_t group;    /* when it was last seen */
-};
 
 struct proc_tree {
   /* What to look for. */
   const char *mark; /* "SANDKEEPER_RUN=..."; a prefix of the variable's text when `mark_is_prefix` */
   bool mark_is_prefix;
   bool own_children;     /* every child of this process counts, but those it had before it was the agent */
-  pid_t leader;          /* pinned leader whose session counts; 0: none */
+  pid_t leader;          /* leader whose session counts; 0: none. Pinned (not reaped) when the scan is asked for */
+  uint64_t leader_start; /* its start then: a scan may begin later, when the number is another's. 0: not known */
   const pid_t *signaled; /* groups that have got this scan's signal already */
   size_t n_signaled;
 
@@ -43,12 +40,10 @@ void proc_tree_free(struct proc_tree *tree);
 
 /* Scans /proc, adds what it finds, forgets what is gone (zombies are gone). Then sends `signal` (0: none) to every
  * member, and SIGCONT behind SIGTERM, so that a stopped one dies too; a member of a group that has got it already is
- * left out, unless it is SIGKILL. Returns the number of members, or -1 with errno when /proc cannot be read, or hides
- * the leader (but 0 with own_children when this process has no child); members known before are signalled all the same.
- * The leader itself counts as a member. */
+ * left out, unless it is SIGKILL. While processes come and go too fast for a list of /proc, and after a SIGKILL while
+ * any are left, it looks and signals again, 20 times at most. Returns the number of members, or -1 with errno when
+ * /proc cannot be read, or hides the leader (but 0 with own_children when this process has no child); members known
+ * before are signalled all the same. The leader itself counts as a member. */
 int proc_tree_scan(struct proc_tree *tree, int signal);
-
-/* The start time of a process; 0 when there is none. */
-uint64_t proc_tree_start_of(pid_t pid);
 
 #endif
