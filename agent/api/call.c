@@ -144,6 +144,10 @@ void call_keeps(struct call *call, ssize_t bytes) {
   rpc_session_flow(call->session);
 }
 
+struct turns *call_ahead(struct call *call) {
+  return &call->session->ahead;
+}
+
 struct job_queue *call_file_queue(struct call *call) {
   return call->session->files;
 }

@@ -23,6 +23,8 @@
 #define UNSENT_MAX (4u * 1024u * 1024u)
 /* What a client has sent to be written, and a slow disk has not taken: the same. One more message may come on top. */
 #define KEPT_MAX (64u * 1024u * 1024u)
+/* What its file streams may hold: a hundred of the chunks that they have without being asked, or a few large ones. */
+#define AHEAD_MAX (32u * 1024u * 1024u)
 /* One pull may take so long without a message. */
 #define PULL_TIME (2 * CLOCK_MS)
 
@@ -42,6 +44,7 @@ struct rpc_session *rpc_session_open(struct api *api, struct peer *peer, struct 
   list_init(&session->calls);
   list_init(&session->ready);
   loop_task_init(&session->more);
+  turns_init(&session->ahead, AHEAD_MAX);
   return session;
 }
 
@@ -50,6 +53,7 @@ static void let_go_of_parse(struct rpc_session *session);
 void rpc_session_close(struct rpc_session *session) {
   let_go_of_parse(session);
   loop_task_cancel(&session->more);
+  turns_end(&session->ahead);
   while (!list_is_empty(&session->calls))
     call_end(LIST_FIRST(&session->calls, struct call, node));
   idle_jobs(&session->api->sandbox->idle, 1); /* what thousands of sessions have used goes back to the system */

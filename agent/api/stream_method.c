@@ -3,6 +3,7 @@
 #include "sandkeeper/api/file_ahead.h"
 #include "sandkeeper/api/file_job.h"
 #include "sandkeeper/api/params.h"
+#include "sandkeeper/api/turns.h"
 #include "sandkeeper/base/base64.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@
 #define PIECE_SMALL 16384
 /* What a notification has beside its head and its data. */
 #define ENVELOPE 64
+/* The bytes themselves, and two or three times what they become in base64: being made, waiting, being sent. */
+#define MEMORY_PER_PIECE 5
 
 /* Opens the file on a worker. */
 struct open_job {
@@ -30,6 +33,8 @@ struct open_job {
 struct file_stream {
   struct call *call;
   struct open_job *opening;
+  struct turn turn;        /* for memory to read ahead */
+  struct open_job *opened; /* what waits for it */
   struct file_ahead *ahead;
   size_t chunk; /* bytes in one notification */
   size_t piece; /* bytes in one piece: a chunk, or some small ones */
@@ -132,6 +137,14 @@ static void read_ahead(struct file_stream *stream, struct open_job *opened) {
     fail(stream, &error);
 }
 
+static void granted(void *arg) {
+  struct file_stream *stream = arg;
+  struct open_job *opened = stream->opened;
+  stream->opened = NULL;
+  read_ahead(stream, opened);
+  free_open(&opened->job);
+}
+
 static void open_done(struct job *job, enum job_end end) {
   struct open_job *opening = (struct open_job *)job;
   struct file_stream *stream = opening->stream;
@@ -146,7 +159,10 @@ static void open_done(struct job *job, enum job_end end) {
       fail(stream, &opening->error);
     } else {
       stream->type = opening->type;
-      read_ahead(stream, opening);
+      stream->opened = opening;
+      if (turns_take(call_ahead(stream->call), &stream->turn, stream->piece * MEMORY_PER_PIECE, granted, stream))
+        granted(stream);
+      return;
     }
   }
   if (end == JOB_DONE)
@@ -232,8 +248,11 @@ static void ended(struct call *call) {
   struct file_stream *stream = call->state;
   if (stream->opening)
     stream->opening->stream = NULL;
+  if (stream->opened)
+    free_open(&stream->opened->job);
   file_ahead_free(stream->ahead);
   buf_free(&stream->small.bytes);
+  turns_give(call_ahead(call), &stream->turn);
   free(stream);
 }
 
@@ -305,6 +324,7 @@ static void read_stream_start(struct call *call, json_object *params) {
     return;
   }
   stream->call = call;
+  turn_init(&stream->turn);
   buf_init(&stream->small.bytes, stream->piece, BUF_HEADROOM);
   call->state = stream;
   call->next = next;

@@ -572,6 +572,29 @@ def test_read_stream_to_a_client_that_does_not_read(agent, work):
         assert warm.call("stat", {"path": path})["exists"]
 
 
+def test_read_streams_share_the_memory(start_agent, work):
+    """Thirty large streams of a client that does not read cost what a few do; each comes whole when it reads."""
+    agent = start_agent()
+    path = f"{work}/f"
+    with open(path, "wb") as file:
+        file.truncate(5 << 20)
+    with agent.connect() as warm, agent.raw(receive_buffer=4096) as slow:
+        base = agent.rss_kib()
+        for call_id in range(30):
+            slow.send_request("read_stream", {"path": path, "chunk_size": 4 << 20}, call_id)
+        for _ in range(50):
+            assert warm.call("stat", {"path": path})["size"] == 5 << 20
+        limit = 400_000 if SANITIZED else 64_000
+        assert agent.rss_kib() < base + limit
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        results = {}
+        while len(results) < 30:
+            message = slow.recv_json()
+            if "id" in message:
+                results[message["id"]] = message["result"]["total_bytes"]
+        assert set(results.values()) == {5 << 20}
+
+
 def test_read_stream_as_a_notification_sends_nothing(client, work):
     put(f"{work}/f", "x")
     client.notify("read_stream", {"path": f"{work}/f"})

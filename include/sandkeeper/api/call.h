@@ -25,6 +25,7 @@
 
 struct batch;
 struct rpc_session;
+struct turns;
 
 struct call {
   struct api *api;
@@ -85,6 +86,9 @@ void call_notification_end(struct json_out *out);
 /* So many bytes of the request are kept until it is done (negative: are not any more). Above a bound for all requests
  * of a client together it is not listened to. */
 void call_keeps(struct call *call, ssize_t bytes);
+
+/* What all file streams of this client together may hold in memory. */
+struct turns *call_ahead(struct call *call);
 
 /* The queue that keeps the order of this client's file methods. */
 struct job_queue *call_file_queue(struct call *call);

@@ -4,6 +4,7 @@
 
 #include "sandkeeper/api/call.h"
 #include "sandkeeper/api/peer.h"
+#include "sandkeeper/api/turns.h"
 
 struct parse_job;
 
@@ -19,6 +20,7 @@ struct rpc_session {
   size_t unsent;           /* bytes of complete answers that were not pulled yet */
   size_t batched;          /* bytes of answers that wait for the rest of their batch */
   size_t kept;             /* bytes of requests that are not done */
+  struct turns ahead;      /* bytes of files that are read ahead of what the client takes */
   bool held;
 };
 
