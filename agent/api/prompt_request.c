@@ -3,6 +3,7 @@
 #include "sandkeeper/api/params.h"
 #include "sandkeeper/api/prompt.h"
 #include "sandkeeper/api/rpc_parse.h"
+#include "sandkeeper/base/json_check.h"
 #include "sandkeeper/base/json_out.h"
 
 #include <errno.h>
@@ -75,8 +76,25 @@ static int check_prompt(struct prompt_request *request, struct error *err) {
   return 0;
 }
 
+/* As the client sent it, but for whole numbers beyond 64 bits. NULL: no memory. */
+static const char *text_of(json_object *value) {
+  return json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+}
+
+/* json-c takes NaN and "1." and would hand them on; the handler could not read its line. */
+static int check_options_text(json_object *options, struct error *err) {
+  struct json_member none = {.name = ""};
+  const char *text = text_of(options);
+  if (!text)
+    return error_set_errno(err, ENOMEM, "options");
+  if (!json_check_object(text, strlen(text), &none))
+    return error_set(err, ERROR_INVALID, 0, "options: a number in it is none of JSON's, such as NaN or Infinity");
+  return 0;
+}
+
 static int check_options(struct prompt_request *request, struct error *err) {
-  if (params_typed(request->root, "options", json_type_object, false, &request->options, err) < 0)
+  if (params_typed(request->root, "options", json_type_object, false, &request->options, err) < 0 ||
+      (request->options && check_options_text(request->options, err) < 0))
     return -1;
   if (request->options && params_seconds(request->options, "timeout", &request->timeout, err) < 0)
     return error_wrap(err, "options");
@@ -105,10 +123,9 @@ void prompt_request_free(struct prompt_request *request) {
 
 /* ---- the handler's line ---- */
 
-/* As the client sent it; without a value an empty object. */
+/* Without a value an empty object. */
 static void write_value(struct json_out *out, const char *key, json_object *value) {
-  int flags = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE;
-  const char *text = value ? json_object_to_json_string_ext(value, flags) : "{}";
+  const char *text = value ? text_of(value) : "{}";
   json_out_key(out, key);
   if (text)
     json_out_raw(out, text, strlen(text));

@@ -160,6 +160,7 @@ FILE = {"type": "file", "media_type": "text/plain"}
         ({"prompt": [{**FILE, "data": "a b"}]}, "prompt[0].data: it is no base64 at offset 1"),
         ({"prompt": [{**FILE, "text": "x"}] * 1001}, "prompt: it takes at most 1000 file blocks"),
         ({"prompt": "a", "options": []}, "options: it takes an object"),
+        ({"prompt": "a", "options": {"top": [float("nan")]}}, "options: a number in it is none of JSON's"),
         ({"prompt": "a", "options": {"timeout": "5"}}, "options: timeout: it takes a number"),
         ({"prompt": "a", "options": {"timeout": -1}}, "options: timeout: it takes a number"),
         (b"", "parse error: the message is empty"),
