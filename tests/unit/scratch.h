@@ -3,6 +3,8 @@
 #ifndef TESTS_UNIT_SCRATCH_H
 #define TESTS_UNIT_SCRATCH_H
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -136,14 +138,6 @@ __attribute__((unused)) static void become_nobody(void) {
   REQUIRE(chown(scratch, 65534, 65534) == 0);
   REQUIRE(setresgid(65534, 65534, 65534) == 0);
   REQUIRE(setresuid(65534, 65534, 65534) == 0);
-}
-
-__attribute__((unused)) static int run_suite(Suite *suite) {
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 #endif

@@ -1,5 +1,7 @@
 #include "sandkeeper/net/access.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -311,9 +313,5 @@ int main(void) {
   tcase_add_test(tcase, test_max_message);
   tcase_add_test(tcase, test_protocol);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

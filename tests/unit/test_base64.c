@@ -1,5 +1,7 @@
 #include "sandkeeper/base/base64.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -161,9 +163,5 @@ int main(void) {
   tcase_add_test(tcase, test_all_mistakes);
   tcase_add_test(tcase, test_every_byte_in_every_place);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,5 +1,7 @@
 #include "sandkeeper/base/buf.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -167,9 +169,5 @@ int main(void) {
   tcase_add_test(tcase, test_reset_keeps_small_memory);
   tcase_add_test(tcase, test_move);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,5 +1,7 @@
 #include "sandkeeper/base/clock.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,9 +65,5 @@ int main(void) {
   tcase_add_test(tcase, test_agrees_with_gmtime);
   tcase_add_test(tcase, test_clocks);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,6 +1,7 @@
 /* Commands from start to end: real processes, pipes, signals. The numbers in brackets are those of the table of faults
  * that other agents had; the end-to-end tests carry them too. */
 #include "core_fixture.h"
+#include "run.h"
 
 /* ---- how it ends ---- */
 
@@ -957,9 +958,5 @@ int main(void) {
   tcase_add_checked_fixture(freed, core_begin, end_and_kill);
   tcase_add_test(freed, test_free_in_every_state);
   suite_add_tcase(suite, freed);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

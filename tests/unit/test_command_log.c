@@ -1,6 +1,8 @@
 /* The log against a plain model: an array that remembers every byte ever written, with its stream. */
 #include "sandkeeper/core/command_log.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -447,9 +449,5 @@ int main(void) {
   tcase_add_test(tcase, test_no_memory_at_all);
   tcase_add_test(tcase, test_little_memory_makes_a_small_log);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

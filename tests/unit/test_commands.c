@@ -1,5 +1,6 @@
 /* The table: limits, ids, what is kept and what is forgotten, the bound of all logs, the ordered end. */
 #include "core_fixture.h"
+#include "run.h"
 
 #include "sandkeeper/core/shutdown.h"
 
@@ -523,9 +524,5 @@ int main(void) {
   tcase_add_test(memory, test_log_grows_again);
   tcase_add_test(memory, test_dead_clients_hold_no_memory_for_ever);
   suite_add_tcase(suite, memory);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

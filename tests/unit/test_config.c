@@ -4,6 +4,8 @@
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/fdutil.h"
 
+#include "run.h"
+
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
@@ -708,9 +710,5 @@ int main(int argc, char **argv) {
   tcase_add_test(tcase, test_token_variable);
   tcase_add_test(tcase, test_token_leaves_proc_environ);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

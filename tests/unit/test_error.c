@@ -1,6 +1,8 @@
 #include "sandkeeper/base/error.h"
 #include "sandkeeper/base/utf8.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -103,9 +105,5 @@ int main(void) {
   tcase_add_test(tcase, test_long_messages_are_cut_at_a_character);
   tcase_add_test(tcase, test_every_kind_has_a_name);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

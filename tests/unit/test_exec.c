@@ -1,5 +1,6 @@
 /* exec, exec_logs, kill, exec_input through a fake peer: what comes, in which order, and that it fits the client. */
 #include "rpc_fixture.h"
+#include "run.h"
 
 #include "sandkeeper/base/base64.h"
 #include "sandkeeper/base/utf8.h"
@@ -786,9 +787,5 @@ int main(void) {
   tcase_add_test(tcase, test_a_batch_of_long_answers_is_made_in_many_turns);
   tcase_add_loop_test(tcase, test_leave_in_every_phase, 0, 2);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

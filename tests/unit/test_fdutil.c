@@ -1,5 +1,7 @@
 #include "sandkeeper/base/fdutil.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -143,9 +145,5 @@ int main(void) {
   tcase_add_test(tcase, test_read_file);
   tcase_add_test(tcase, test_cloexec_from);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

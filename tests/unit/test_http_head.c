@@ -1,5 +1,7 @@
 #include "sandkeeper/net/http_head.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -304,9 +306,5 @@ int main(void) {
   tcase_add_test(tcase, test_query);
   tcase_add_test(tcase, test_percent_signs);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

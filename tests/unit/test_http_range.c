@@ -1,6 +1,8 @@
 /* Ranges, tags and dates of HTTP: RFC 9110. */
 #include "sandkeeper/api/http_range.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,9 +120,5 @@ int main(void) {
   tcase_add_loop_test(tests, test_etag, 0, (int)(sizeof tags / sizeof *tags));
   tcase_add_test(tests, test_date);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return run_suite(suite);
 }

@@ -3,6 +3,8 @@
 
 #include "sandkeeper/base/clock.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -183,9 +185,5 @@ int main(void) {
   tcase_add_test(tcase, test_it_is_spared);
   tcase_add_test(tcase, test_pauses_grow);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,6 +1,8 @@
 /* Tables of what is JSON and what is not; then json-c is asked about each cut of a text. */
 #include "sandkeeper/base/json_check.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <json-c/json.h>
 #include <stdio.h>
@@ -219,9 +221,5 @@ int main(void) {
   tcase_add_test(cases, test_is_number);
   tcase_add_test(cases, test_mutations_against_json_c);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -1,6 +1,7 @@
 /* What is written is compared with a plain reference, piece by piece, and read back by json-c. */
 #include "sandkeeper/base/json_out.h"
 
+#include "run.h"
 #include "utf8_reference.h"
 
 #include <check.h>
@@ -370,9 +371,5 @@ int main(void) {
   tcase_add_test(tcase, test_json_c_reads_it_back);
   tcase_add_test(tcase, test_a_failed_buffer_fails_the_document);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

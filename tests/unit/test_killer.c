@@ -1,6 +1,8 @@
 /* The killer's decisions with a clock of our own: every phase, late callers, looks that never come back. */
 #include "sandkeeper/core/killer.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdlib.h>
 
@@ -380,9 +382,5 @@ int main(void) {
   tcase_add_test(tcase, test_used_again);
   tcase_add_loop_test(tcase, test_any_order, 0, 4);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -4,6 +4,8 @@
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/base/fdutil.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -210,9 +212,5 @@ int main(void) {
   tcase_add_loop_test(tcase, test_long_values_are_cut, 0, 2);
   tcase_add_test(tcase, test_closed_descriptor_is_no_fault);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -3,6 +3,8 @@
 
 #include "sandkeeper/base/clock.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -632,9 +634,5 @@ int main(void) {
   tcase_add_test(real, test_real_timer);
   tcase_add_test(real, test_stopped_timer_leaves_silence);
   suite_add_tcase(suite, real);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

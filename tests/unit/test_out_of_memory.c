@@ -2,6 +2,7 @@
  * an error too, or its connection is cut off; nothing crashes, hangs or leaks (the sanitizers see that), and when there
  * is memory again everything works. */
 #include "rpc_fixture.h"
+#include "run.h"
 
 #include <search.h>
 #include <stdatomic.h>
@@ -264,9 +265,5 @@ int main(void) {
   tcase_add_loop_test(tcase, test_long_message, 0, 2);
   tcase_add_test(tcase, test_sandbox_init);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

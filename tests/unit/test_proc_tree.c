@@ -1,5 +1,6 @@
 /* Whose process is it? Real ones, by mark, session, ancestor and earlier scans; and never anybody else's. */
 #include "core_fixture.h"
+#include "run.h"
 
 #include "sandkeeper/core/proc_tree.h"
 
@@ -360,9 +361,5 @@ int main(void) {
   tcase_add_test(tcase, test_without_descriptors);
   tcase_add_test(tcase, test_leader_whose_first_thread_has_ended);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

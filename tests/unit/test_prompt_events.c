@@ -1,6 +1,8 @@
 /* What a handler prints, in pieces of every size, against the events that must come out. */
 #include "sandkeeper/api/prompt_events.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <json-c/json.h>
 #include <stdio.h>
@@ -280,9 +282,5 @@ int main(void) {
   tcase_add_test(cases, test_own_events);
   tcase_add_test(cases, test_full_buffer_is_no_endless_loop);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -2,6 +2,7 @@
  * moment the test writes them into the log of a command that prints nothing; where back-pressure counts, real pipes are
  * used. */
 #include "core_fixture.h"
+#include "run.h"
 
 #define STALL (300 * CLOCK_MS)
 
@@ -567,9 +568,5 @@ int main(void) {
   tcase_add_test(little, test_dead_reader_of_a_small_log);
   tcase_add_test(little, test_live_reader_of_a_small_log);
   suite_add_tcase(suite, little);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -3,6 +3,8 @@
 
 #include "sandkeeper/base/fdutil.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -79,9 +81,5 @@ int main(void) {
   tcase_add_test(tcase, test_gives_back_and_goes_on);
   tcase_add_test(tcase, test_beside_another_thread);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

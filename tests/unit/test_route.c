@@ -1,5 +1,7 @@
 #include "sandkeeper/net/route.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,9 +56,5 @@ int main(void) {
   tcase_add_test(tcase, test_routes_share_a_path);
   tcase_add_test(tcase, test_stars);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,6 +1,7 @@
 /* JSON-RPC through a fake peer: ids, batches, notifications, errors, limits, flow. Methods are used as far as they are
  * needed for that; exec's own behaviour is in test_exec. */
 #include "rpc_fixture.h"
+#include "run.h"
 
 #include "sandkeeper/api/rpc_error.h"
 #include "sandkeeper/api/rpc_parse.h"
@@ -872,9 +873,5 @@ int main(void) {
   tcase_add_test(tcase, test_wrong_parameters);
   tcase_add_test(tcase, test_unknown_commands);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

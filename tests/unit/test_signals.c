@@ -1,5 +1,6 @@
 /* The agent's own signals: names, and what is done with each. */
 #include "core_fixture.h"
+#include "run.h"
 
 START_TEST(test_parse) {
   const struct {
@@ -173,9 +174,5 @@ int main(void) {
   tcase_add_test(tcase, test_what_each_means);
   tcase_add_test(tcase, test_inherited_dispositions);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

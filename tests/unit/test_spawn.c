@@ -1,5 +1,6 @@
 /* Starting a program: what it finds itself in, and why it could not be started. spawn_run() is called directly. */
 #include "core_fixture.h"
+#include "run.h"
 
 #include "sandkeeper/core/oom.h"
 #include "sandkeeper/core/user.h"
@@ -715,9 +716,5 @@ int main(int argc, char **argv) {
   tcase_add_test(other, test_failures_leave_nothing);
   tcase_add_test(other, test_limit_of_processes);
   suite_add_tcase(suite, other);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,5 +1,7 @@
 #include "sandkeeper/api/turns.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <stdlib.h>
 
@@ -80,9 +82,5 @@ int main(void) {
   tcase_add_test(tcase, test_one_that_waits_leaves);
   tcase_add_test(tcase, test_end);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return run_suite(suite);
 }

@@ -1,5 +1,7 @@
 #include "sandkeeper/core/user.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -83,9 +85,5 @@ int main(void) {
   tcase_add_test(tcase, test_unknown);
   tcase_add_test(tcase, test_many_threads);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -1,5 +1,6 @@
 #include "sandkeeper/base/utf8.h"
 
+#include "run.h"
 #include "utf8_reference.h"
 
 #include <check.h>
@@ -114,9 +115,5 @@ int main(void) {
   tcase_add_test(tcase, test_valid_prefix_and_tail);
   tcase_add_test(tcase, test_borders);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_VERBOSE);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }

@@ -4,6 +4,8 @@
 #include "sandkeeper/base/clock.h"
 #include "sandkeeper/core/loop.h"
 
+#include "run.h"
+
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -675,9 +677,5 @@ int main(void) {
   tcase_add_test(tcase, test_free_at_rest_gives_all_back);
   tcase_add_test(tcase, test_no_thread_can_be_made);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return run_suite(suite);
 }
