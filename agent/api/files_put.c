@@ -220,12 +220,22 @@ static int parse_mode(struct exchange *x, struct files_write_how *how, struct er
   return 0;
 }
 
+/* A condition that cannot be kept must not be passed over: RFC 9110, 13.1, forbids the write when it does not hold. */
+static int refuse_conditions(struct exchange *x, struct error *err) {
+  static const char *const names[] = {"If-Match", "If-None-Match", "If-Unmodified-Since"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (x->ops->header(x, names[i]))
+      return error_set(err, ERROR_INVALID, 0, "%s: a PUT takes no conditions; nothing was written", names[i]);
+  return 0;
+}
+
 static int parse(struct exchange *x, struct files_write_how *how, struct error *err) {
   *how = (struct files_write_how){.append = false};
   /* curl -C: what would be taken for the whole file is only its end. RFC 9110, 14.5, wants this refused. */
   if (x->ops->header(x, "Content-Range"))
     return error_set(err, ERROR_INVALID, 0, "Content-Range: a PUT takes a whole file, or with append=1 what is added");
-  if (parse_mode(x, how, err) < 0 || files_http_switch(x, "append", &how->append, err) < 0)
+  if (refuse_conditions(x, err) < 0 || parse_mode(x, how, err) < 0 ||
+      files_http_switch(x, "append", &how->append, err) < 0)
     return -1;
   return files_http_switch(x, "fsync", &how->sync, err);
 }

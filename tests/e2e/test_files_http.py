@@ -285,6 +285,9 @@ def test_put_errors(agent, work):
     error_of(agent.http("PUT", "/files", body=b"new"), 400, -32602, "path")
     part = agent.http("PUT", url(f"{work}/f"), body=b"w", headers={"Content-Range": "bytes 2-2/3"})
     error_of(part, 400, -32602, "Content-Range")
+    for condition in ("If-Match", "If-None-Match", "If-Unmodified-Since"):
+        conditional = agent.http("PUT", url(f"{work}/f"), body=b"w", headers={condition: "*"})
+        error_of(conditional, 400, -32602, condition)
     os.mkfifo(f"{work}/fifo")
     error_of(agent.http("PUT", url(f"{work}/fifo"), body=b"new"), 500, -32000, "FIFO")
     error_of(agent.http("PUT", url("/dev/full"), body=b"new"), 507, -32007, "/dev/full")
