@@ -83,8 +83,10 @@ int proc_has_variable(pid_t pid, const char *variable, bool is_prefix, bool *emp
   *empty = false;
   if (open_file(pid, "environ", &fd) < 0)
     return -1;
-  if (fd < 0)
+  if (fd < 0) {
+    *empty = errno != EACCES && errno != EPERM;
     return 0;
+  }
   size_t want = strlen(variable) + (is_prefix ? 0 : 1); /* with its NUL, unless only the start counts */
   text[0] = '\0';                                       /* a variable starts behind a NUL */
   size_t have = 1;

@@ -101,10 +101,13 @@ static bool is_own_child(const struct proc_tree *tree, const struct process *pro
   return tree->own_children && process->stat.parent == getpid();
 }
 
-static int carries_mark(const struct proc_tree *tree, struct process *process) {
+static int carries_mark(const struct proc_tree *tree, struct table *table, struct process *process) {
+  const struct proc_id *id = &process->stat.id;
   bool empty;
-  int found = proc_has_variable(process->stat.id.pid, tree->mark, tree->mark_is_prefix, &empty);
-  process->in_exec = found == 0 && empty && proc_is_in_exec(process->stat.id.pid);
+  int found = proc_has_variable(id->pid, tree->mark, tree->mark_is_prefix, &empty);
+  process->in_exec = found == 0 && empty && proc_is_in_exec(id->pid);
+  if (found == 0 && empty && !process->in_exec && proc_start_of(id->pid) != id->start)
+    table->is_stale = true;
   return found;
 }
 
@@ -121,7 +124,7 @@ static int mark_late(const struct proc_tree *tree, struct table *table) {
       if (!again)
         nanosleep(&moment, NULL);
       again = true;
-      int marked = carries_mark(tree, process);
+      int marked = carries_mark(tree, table, process);
       if (marked < 0)
         return -1;
       process->belongs = marked > 0;
@@ -148,7 +151,7 @@ static int mark_members(const struct proc_tree *tree, struct table *table) {
     bool young = process->stat.id.start >= since;
     process->belongs = was_member(tree, process) || (young && is_own_child(tree, process)) ||
                        (leader && (process->stat.id.pid == leader || process->stat.session == leader));
-    int marked = process->belongs || !young ? 0 : carries_mark(tree, process);
+    int marked = process->belongs || !young ? 0 : carries_mark(tree, table, process);
     if (marked < 0)
       return -1;
     process->belongs |= marked > 0;

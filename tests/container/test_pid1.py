@@ -31,8 +31,9 @@ def test_a_thousand_orphans_at_once(agent):
     assert agent.health()["commands"]["running"] == 0
 
 
-def test_case_5_exit_codes_stay_exact_while_orphans_die(agent):
-    with agent.connect() as client:
+def test_case_5_exit_codes_stay_exact_while_orphans_die(start, example):
+    # A thousand at once have two pipes each.
+    with start(example("busybox"), options=["--ulimit", "nofile=4096:4096"]).connect() as client:
         orphans = client.start_exec("i=0; while [ $i -lt 500 ]; do (sleep 0.0$((i%10)) &); i=$((i+1)); done", stream=False)
         calls = [client.start_exec(f"exit {i % 256}", stream=False) for i in range(1000)]
         codes = [call.result(60)["exit_code"] for call in calls]

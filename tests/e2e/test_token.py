@@ -68,6 +68,9 @@ ROUTES = [
     ("GET", "/admin/pool/status", 200),
     ("HEAD", "/admin/pool/status", 200),
     ("POST", "/admin/rolling/start", 409),
+    ("PUT", "/admin/pool/status", 405),
+    ("PATCH", "/admin/pool/status", 405),
+    ("DELETE", "/admin/pool/status", 405),
 ]
 
 # What is no route, or not in this way: nobody without a token learns even that.

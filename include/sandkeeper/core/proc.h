@@ -26,7 +26,7 @@ int proc_read(pid_t pid, struct proc_stat *found);
 uint64_t proc_start_of(pid_t pid);
 
 /* Looks for NAME=VALUE, or a prefix of it, in the environment that the process was started with. 1, 0 or -1 as above.
- * *empty: there is nothing in it. */
+ * *empty: there is nothing in it, or the process is gone; not when it is not for us to see. */
 int proc_has_variable(pid_t pid, const char *variable, bool is_prefix, bool *empty);
 
 /* An environment without a byte is empty, as env -i makes it, or the process is in execve(2), and has a new memory
