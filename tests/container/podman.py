@@ -6,6 +6,7 @@ Every container carries a label and a name of its own and is removed when its te
 import http.client
 import json
 import os
+import resource
 import socket
 import subprocess
 import tempfile
@@ -27,6 +28,11 @@ _OWN = f"{os.getpid()}-{processes.started(os.getpid())}"
 _KEY = "sandkeeper-test"
 LABEL = f"{_KEY}={_OWN}"
 PORT = 4001
+
+# Options for as many descriptors as this machine lets a container have. One --ulimit takes the place of all that
+# containers.conf says.
+_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+MANY_FILES = ["--ulimit", f"nofile={min(_FILES, 65536)}:{_FILES}", "--ulimit", "nproc=4096:4096"]
 
 _PODMAN = ["podman", "--root", os.path.join(CACHE, "podman"), "--runroot", "/run/sandkeeper-test-podman"]
 _ENVIRONMENT = {**os.environ, "CONTAINERS_CONF": os.path.join(HERE, "containers.conf")}

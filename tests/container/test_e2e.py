@@ -2,7 +2,6 @@
 process 1, and the tests themselves are the image's own command."""
 
 import os
-import resource
 import subprocess
 import tempfile
 import uuid
@@ -15,7 +14,6 @@ from conftest import STATIC
 @pytest.mark.timeout(3600)
 def test_the_end_to_end_tests_against_process_1():
     directory = tempfile.mkdtemp(prefix="sandkeeper-container-")
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     # The agent hands no SANDKEEPER_ variable of its own on to its command, but SANDBOX_ID, which the tests would hand on.
     # Left out is what needs kernel modules or programs that the image has not. What fails is run once more by itself, as
     # scripts/test does it.
@@ -48,7 +46,7 @@ def test_the_end_to_end_tests_against_process_1():
     try:
         done = containers.podman(
             "run", "--name", name, "--label", containers.LABEL, "--privileged",
-            "--ulimit", f"nofile={min(files, 65536)}:{files}", "--ulimit", "nproc=4096:4096", "--pids-limit", "0",
+            *containers.MANY_FILES, "--pids-limit", "0",
             "-v", f"{containers.ROOT}:{containers.ROOT}:ro", "-v", f"{STATIC}:{STATIC}:ro",
             "-v", f"{directory}:/run/agent", "-v", f"{directory}/work:/work", "--workdir", containers.ROOT,
             *(word for key, value in options.items() for word in ("--env", f"{key}={value}")),

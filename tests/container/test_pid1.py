@@ -6,6 +6,7 @@ import time
 import pytest
 from helpers import processes
 from helpers.wait import wait_until
+from podman import MANY_FILES
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_thousand_orphans_at_once(agent):
 
 def test_case_5_exit_codes_stay_exact_while_orphans_die(start, example):
     # A thousand at once have two pipes each.
-    with start(example("busybox"), options=["--ulimit", "nofile=4096:4096"]).connect() as client:
+    with start(example("busybox"), options=MANY_FILES).connect() as client:
         orphans = client.start_exec("i=0; while [ $i -lt 500 ]; do (sleep 0.0$((i%10)) &); i=$((i+1)); done", stream=False)
         calls = [client.start_exec(f"exit {i % 256}", stream=False) for i in range(1000)]
         codes = [call.result(60)["exit_code"] for call in calls]
