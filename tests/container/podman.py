@@ -39,7 +39,9 @@ _ENVIRONMENT = {**os.environ, "CONTAINERS_CONF": os.path.join(HERE, "containers.
 
 
 def podman(*arguments, check=True, timeout=120, **options):
-    """Runs podman and returns the CompletedProcess, its output as text."""
+    """Runs podman and returns the CompletedProcess, its output as text. Not here: conmon leaves a file called oom where it
+    was started when a container's memory has run out."""
+    options.setdefault("cwd", CACHE)
     options.setdefault("stdin", subprocess.DEVNULL)
     done = subprocess.run(
         [*_PODMAN, *arguments], env=_ENVIRONMENT, capture_output=True, text=True, errors="replace", timeout=timeout,

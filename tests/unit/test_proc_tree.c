@@ -92,7 +92,7 @@ START_TEST(test_mark_in_exec) {
   snprintf(script, sizeof script, "unit-exec-%d", getpid());
   FILE *file = fopen(script, "we");
   ck_assert_ptr_nonnull(file);
-  fprintf(file, "exec /bin/sh ./%s\n", script);
+  fprintf(file, "kill -0 %d && exec /bin/sh ./%s\n", getpid(), script);
   fclose(file);
   char text[96];
   snprintf(text, sizeof text, "exec >&-; exec /bin/sh ./%s", script);
