@@ -47,10 +47,10 @@ __attribute__((unused)) static void scratch_end(void) {
   nftw(scratch, scratch_remove, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-/* A path below the directory, in one of a few buffers that are used in turn. */
+/* A path below the directory, in one of a few buffers of this thread's that are used in turn. */
 __attribute__((unused, format(printf, 1, 2))) static const char *at(const char *format, ...) {
-  static char paths[16][PATH_MAX];
-  static unsigned turn;
+  static _Thread_local char paths[16][PATH_MAX];
+  static _Thread_local unsigned turn;
   char *path = paths[turn++ % 16];
   int len = snprintf(path, PATH_MAX, "%s/", scratch);
   va_list args;
