@@ -45,16 +45,15 @@ int proc_read(pid_t pid, struct proc_stat *found) {
   char state;
   int parent, group, session;
   unsigned long long start;
+  *found = (struct proc_stat){.parent = 0};
   if (read_stat_text(pid, text, &behind_name) < 0)
     return -1;
   if (!behind_name ||
       sscanf(behind_name, " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
              &parent, &group, &session, &start) != 5)
     return 0;
-  if (state == 'Z' || state == 'X')
-    return 0;
   *found = (struct proc_stat){.id = {.pid = pid, .start = start, .group = group}, .parent = parent, .session = session};
-  return 1;
+  return state != 'Z' && state != 'X';
 }
 
 uint64_t proc_start_of(pid_t pid) {

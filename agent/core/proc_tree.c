@@ -29,7 +29,8 @@ struct process {
 struct table {
   struct process *rows;
   size_t count, capacity;
-  bool is_stale; /* some had ended when they were looked at: what they started meanwhile is not in it */
+  bool is_stale;    /* some had ended when they were looked at: what they started meanwhile is not in it */
+  uint64_t zombies; /* which there were, in a word */
 };
 
 void proc_tree_init(struct proc_tree *tree) {
@@ -65,6 +66,13 @@ static const struct process *find_row(const struct table *table, pid_t pid) {
   return table->count ? bsearch(&key, table->rows, table->count, sizeof *table->rows, by_number) : NULL;
 }
 
+static void count_ended(struct table *table, const struct proc_id *id) {
+  if (id->start == 0)
+    table->is_stale = true;
+  else
+    table->zombies = (table->zombies + id->start) * 31 + (uint64_t)id->pid;
+}
+
 static int read_table(struct table *table) {
   DIR *proc = opendir("/proc");
   if (!proc)
@@ -79,7 +87,8 @@ static int read_table(struct table *table) {
       errno = ENOMEM;
     status = row ? proc_read((pid_t)strtol(entry->d_name, NULL, 10), &row->stat) : -1;
     table->count += status > 0;
-    table->is_stale |= status == 0;
+    if (status == 0)
+      count_ended(table, &row->stat.id);
   }
   int number = errno;
   closedir(proc);
@@ -232,7 +241,8 @@ static bool has_no_child(void) {
   return none;
 }
 
-static int find_members(struct proc_tree *tree, bool *is_stale) {
+/* *zombies: those of the look before, which had started nothing that this list has not; then those of this one. */
+static int find_members(struct proc_tree *tree, uint64_t *zombies, bool *is_stale) {
   struct table table = {0};
   int status = read_table(&table);
   if (status == 0)
@@ -244,7 +254,8 @@ static int find_members(struct proc_tree *tree, bool *is_stale) {
   if (status == 0)
     status = check_leader(tree, &table);
   int number = errno;
-  *is_stale = table.is_stale;
+  *is_stale = table.is_stale || table.zombies != *zombies;
+  *zombies = table.zombies;
   free(table.rows);
   errno = number;
   return status;
@@ -258,13 +269,14 @@ static void signal_members(const struct proc_tree *tree, int signal) {
 
 int proc_tree_scan(struct proc_tree *tree, int signal) {
   int status = 0, number = 0;
+  uint64_t zombies = 0;
   bool is_stale = true;
   /* A list of /proc is older than what is then read of each: a process may have had a child in between, and died. So
    * that nothing is left is believed only of a list whose processes all lived on; and after a KILL, which leaves
    * nothing of what it hits, it is looked for what those that were hit had just started. */
   for (int i = 0; i < LOOKS_MOST && status == 0 && is_stale && (i == 0 || tree->n_members == 0 || signal == SIGKILL);
        i++) {
-    status = find_members(tree, &is_stale);
+    status = find_members(tree, &zombies, &is_stale);
     number = errno;
     if (signal)
       signal_members(tree, signal);

@@ -18,8 +18,8 @@ struct proc_stat {
   pid_t parent, session;
 };
 
-/* 1; or 0: gone, or a zombie, which is as good as gone, or not for us to see; or -1 with errno: it cannot be told, for
- * want of a descriptor or memory. */
+/* 1; or 0: gone, or not for us to see, or a zombie, which is as good as gone (only then *found says which); or -1 with
+ * errno: it cannot be told, for want of a descriptor or memory. */
 int proc_read(pid_t pid, struct proc_stat *found);
 
 /* The start time of a process; 0 when there is none. */
